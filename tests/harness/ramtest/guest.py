@@ -2,14 +2,12 @@
 """A guest on a QEMU that this process starts by itself, without libvirt. Owns that QEMU and kills it by pid."""
 
 import json
-import os
 import pathlib
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
-import time
 
 from . import env, wait
 from .shell import GuestShell
