@@ -126,16 +126,16 @@ wait_until_ended(Waiting *waiting)
 {
 	gulong handler = g_signal_connect(waiting->manager, "job-changed",
 					  G_CALLBACK(on_job_changed), waiting);
-	guint timer, interrupt;
+	guint interrupt = g_unix_signal_add(SIGINT, on_interrupt, waiting);
+	guint timer;
 
 	if (poll_job(waiting) == G_SOURCE_CONTINUE && is_running(waiting->job)) {
 		timer = g_timeout_add(POLL_MSEC, poll_job, waiting);
-		interrupt = g_unix_signal_add(SIGINT, on_interrupt, waiting);
 		g_main_loop_run(waiting->loop);
-		g_source_remove(interrupt);
 		if (waiting->error == NULL)
 			g_source_remove(timer);
 	}
+	g_source_remove(interrupt);
 	g_signal_handler_disconnect(waiting->manager, handler);
 	if (waiting->drawn)
 		fputs("\r\033[K", stderr);

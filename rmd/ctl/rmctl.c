@@ -102,9 +102,9 @@ is_close(const char *asked, const char *name)
 {
 	g_autofree char *a = g_ascii_strdown(asked, -1);
 	g_autofree char *b = g_ascii_strdown(name, -1);
-	guint allowed = (guint)MAX(strlen(b) / 3, 1);
+	guint allowed = strlen(b) < 4 ? 1 : (guint)MAX(strlen(b) / 3, 2);
 
-	return g_str_has_prefix(b, a) || edit_distance(a, b) <= MAX(allowed, 2);
+	return g_str_has_prefix(b, a) || edit_distance(a, b) <= allowed;
 }
 
 int
