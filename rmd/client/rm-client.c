@@ -18,6 +18,8 @@ config_string(const char *group, const char *key, const char *fallback, GError *
 		return NULL;
 	}
 	value = g_key_file_get_string(file, group, key, NULL);
+	if (value != NULL)
+		g_strstrip(value);
 	return value != NULL && value[0] != '\0' ? value : (g_free(value), g_strdup(fallback));
 }
 
