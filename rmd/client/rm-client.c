@@ -112,10 +112,12 @@ set_unreachable(const char *bus_path, const GError *why, GError **error)
 	} else if (g_error_matches(why, G_IO_ERROR, G_IO_ERROR_CANCELLED)) {
 		g_free(reason);
 		reason = g_strdup_printf("no answer within %d s", RM_CLIENT_CONNECT_MSEC / 1000);
-	} else if (g_error_matches(why, G_IO_ERROR, G_IO_ERROR_CLOSED)) {
+	} else if (g_error_matches(why, G_IO_ERROR, G_IO_ERROR_FAILED) ||
+		   g_error_matches(why, G_IO_ERROR, G_IO_ERROR_CLOSED)) {
+		/* GDBus's words for an end during the handshake say nothing to people. */
 		g_free(reason);
-		reason = g_strdup("it closed the connection");
-		advice = "only root and rmd's own user may use it, and it may be restarting";
+		reason = g_strdup("the connection was turned away");
+		advice = "only root and rmd's own user may use it";
 	}
 	g_strdelimit(reason, "\r\n", ' ');
 	g_set_error(error, G_IO_ERROR, G_IO_ERROR_NOT_CONNECTED,
