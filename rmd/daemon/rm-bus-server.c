@@ -1,0 +1,779 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+#include "rm-bus-server.h"
+
+#include <errno.h>
+#include <glib/gstdio.h>
+#include <unistd.h>
+
+#include "rm-bus.h"
+#include "rm-paths.h"
+#include "rm-vm.h"
+
+struct RmBusServer {
+	RmDaemon *daemon;
+	RmManager1 *skeleton;
+	GDBusServer *server;
+	GDBusAuthObserver *observer;
+	char *path;
+};
+
+/* ---- options of Resize and PlanResize ---- */
+
+typedef struct {
+	gboolean has_capacity;
+	guint64 capacity_bytes;
+	gboolean has_bandwidth;
+	guint32 bandwidth_channels;
+	GVariant *layout; /* a{su} or NULL */
+	gboolean dry_run;
+	gboolean has_generation;
+	guint64 expected_generation;
+} Options;
+
+static void
+options_clear(Options *o)
+{
+	g_clear_pointer(&o->layout, g_variant_unref);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Options, options_clear)
+
+static gboolean
+read_option(Options *o, const char *key, GVariant *value, GError **error)
+{
+	const char *type = NULL;
+
+	if (g_str_equal(key, "capacity-bytes")) {
+		type = "t";
+		o->has_capacity = g_variant_is_of_type(value, G_VARIANT_TYPE_UINT64);
+		if (o->has_capacity)
+			o->capacity_bytes = g_variant_get_uint64(value);
+	} else if (g_str_equal(key, "bandwidth-channels")) {
+		type = "u";
+		o->has_bandwidth = g_variant_is_of_type(value, G_VARIANT_TYPE_UINT32);
+		if (o->has_bandwidth)
+			o->bandwidth_channels = g_variant_get_uint32(value);
+	} else if (g_str_equal(key, "layout")) {
+		type = "a{su}";
+		if (g_variant_is_of_type(value, G_VARIANT_TYPE("a{su}")))
+			o->layout = g_variant_ref(value);
+	} else if (g_str_equal(key, "dry-run")) {
+		type = "b";
+		if (g_variant_is_of_type(value, G_VARIANT_TYPE_BOOLEAN))
+			o->dry_run = g_variant_get_boolean(value);
+	} else if (g_str_equal(key, "expected-generation")) {
+		type = "t";
+		o->has_generation = g_variant_is_of_type(value, G_VARIANT_TYPE_UINT64);
+		if (o->has_generation)
+			o->expected_generation = g_variant_get_uint64(value);
+	}
+	if (!type) {
+		rm_error_set(error, RM_ERROR_INVALID,
+			     "option %s is unknown; known: capacity-bytes, bandwidth-channels, "
+			     "layout, dry-run, expected-generation",
+			     key);
+		return FALSE;
+	}
+	if (!g_variant_is_of_type(value, G_VARIANT_TYPE(type))) {
+		rm_error_set(error, RM_ERROR_INVALID, "option %s has type %s, it must have %s", key,
+			     g_variant_get_type_string(value), type);
+		return FALSE;
+	}
+	return TRUE;
+}
+
+static gboolean
+read_options(Options *o, GVariant *options, GError **error)
+{
+	GVariantIter iter;
+	const char *key;
+	GVariant *value;
+
+	g_variant_iter_init(&iter, options);
+	while (g_variant_iter_next(&iter, "{&sv}", &key, &value)) {
+		g_autoptr(GVariant) owned = value;
+
+		if (!read_option(o, key, owned, error))
+			return FALSE;
+	}
+	if (o->layout && (o->has_capacity || o->has_bandwidth)) {
+		rm_error_set(error, RM_ERROR_INVALID,
+			     "layout and capacity-bytes or bandwidth-channels exclude each other");
+		return FALSE;
+	}
+	if (!o->layout && !o->has_capacity && !o->has_bandwidth) {
+		rm_error_set(
+			error, RM_ERROR_INVALID,
+			"nothing to change: give capacity-bytes, bandwidth-channels or layout");
+		return FALSE;
+	}
+	return TRUE;
+}
+
+/* ---- plans ---- */
+
+typedef struct {
+	GArray *nodes; /* of RmPlanNode, by cNode */
+	guint capacity_chunks;
+	guint bandwidth_channels;
+} Plan;
+
+static void
+plan_clear(Plan *p)
+{
+	g_clear_pointer(&p->nodes, g_array_unref);
+}
+G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Plan, plan_clear)
+
+static GArray *
+nodes_of(const RmVm *vm)
+{
+	const GArray *channels = rm_vm_channels(vm);
+	GArray *nodes = g_array_new(FALSE, TRUE, sizeof(RmPlanNode));
+	guint i;
+
+	for (i = 0; i < channels->len; i++) {
+		const RmVmChannel *c = &g_array_index(channels, RmVmChannel, i);
+		RmPlanNode node = {c->channel, c->snode, c->base_chunks, c->window_chunks,
+				   c->target_chunks};
+
+		g_array_append_val(nodes, node);
+	}
+	return nodes;
+}
+
+static gboolean
+check_capacity(const RmVmRow *row, guint chunks, GError **error)
+{
+	g_autofree char *want = NULL;
+	g_autofree char *min = NULL;
+	g_autofree char *max = NULL;
+
+	if (chunks >= row->capacity_min_chunks && chunks <= row->capacity_max_chunks)
+		return TRUE;
+	want = rm_size_format(chunks * RM_CHUNK_BYTES);
+	min = rm_size_format(row->capacity_min_chunks * RM_CHUNK_BYTES);
+	max = rm_size_format(row->capacity_max_chunks * RM_CHUNK_BYTES);
+	rm_error_set(error, RM_ERROR_INVALID,
+		     "domain %s: a capacity of %s is not within its min of %s and max of %s",
+		     row->name, want, min, max);
+	return FALSE;
+}
+
+static gboolean
+plan_by_hand(RmDaemon *daemon, const RmVm *vm, const RmPlanUse *use, GVariant *layout, Plan *plan,
+	     GError **error)
+{
+	const RmTopology *topology = daemon->config->topology;
+	GVariantIter iter;
+	const char *name;
+	guint32 chunks;
+	guint i;
+
+	g_variant_iter_init(&iter, layout);
+	while (g_variant_iter_next(&iter, "{&su}", &name, &chunks)) {
+		if (!rm_planner_set(topology, use, plan->nodes, name, chunks, error))
+			return FALSE;
+	}
+	plan->capacity_chunks = 0;
+	plan->bandwidth_channels = 0;
+	for (i = 0; i < plan->nodes->len; i++) {
+		const RmPlanNode *node = &g_array_index(plan->nodes, RmPlanNode, i);
+
+		plan->capacity_chunks += node->target_chunks;
+		plan->bandwidth_channels += node->target_chunks != 0;
+	}
+	return check_capacity(rm_vm_row(vm), plan->capacity_chunks, error);
+}
+
+static gboolean
+plan_even(RmDaemon *daemon, const RmVm *vm, const RmPlanUse *use, const Options *o, Plan *plan,
+	  GError **error)
+{
+	const RmVmRow *row = rm_vm_row(vm);
+
+	if (o->has_capacity && !rm_size_check_chunks("capacity-bytes", o->capacity_bytes, error))
+		return FALSE;
+	if (o->has_capacity && o->capacity_bytes / RM_CHUNK_BYTES > G_MAXINT32) {
+		rm_error_set(error, RM_ERROR_INVALID,
+			     "capacity-bytes: %" G_GUINT64_FORMAT " is more than any domain has",
+			     o->capacity_bytes);
+		return FALSE;
+	}
+	plan->capacity_chunks = o->has_capacity ? (guint)(o->capacity_bytes / RM_CHUNK_BYTES)
+						: row->capacity_chunks;
+	plan->bandwidth_channels =
+		o->has_bandwidth ? o->bandwidth_channels : row->bandwidth_channels;
+	if (o->has_capacity && !check_capacity(row, plan->capacity_chunks, error))
+		return FALSE;
+	if (o->has_bandwidth && (o->bandwidth_channels < row->bandwidth_min_channels ||
+				 o->bandwidth_channels > row->bandwidth_max_channels)) {
+		rm_error_set(error, RM_ERROR_INVALID,
+			     "domain %s: a bandwidth of %u channels is not within its min of %u "
+			     "and max of %u",
+			     row->name, o->bandwidth_channels, row->bandwidth_min_channels,
+			     row->bandwidth_max_channels);
+		return FALSE;
+	}
+	if (!rm_planner_resize(daemon->config->topology, use, plan->nodes, plan->capacity_chunks,
+			       plan->bandwidth_channels, error)) {
+		g_prefix_error(error, "domain %s: ", row->name);
+		return FALSE;
+	}
+	return TRUE;
+}
+
+static gboolean
+make_plan(RmDaemon *daemon, RmVm *vm, const Options *o, Plan *plan, GError **error)
+{
+	const RmVmRow *row = rm_vm_row(vm);
+	g_autofree RmPlanUse *use = NULL;
+
+	if (row->state != RM_VM_RUNNING) {
+		rm_error_set(error, RM_ERROR_BUSY, "domain %s is %s, not running", row->name,
+			     rm_vm_state_name(row->state));
+		return FALSE;
+	}
+	if (o->has_generation && o->expected_generation != row->generation) {
+		rm_error_set(error, RM_ERROR_STALE,
+			     "domain %s has generation %" G_GUINT64_FORMAT ", %" G_GUINT64_FORMAT
+			     " was expected: look at it again",
+			     row->name, row->generation, o->expected_generation);
+		return FALSE;
+	}
+	use = rm_daemon_plan_use(daemon, vm, error);
+	if (!use)
+		return FALSE;
+	plan->nodes = nodes_of(vm);
+	return o->layout ? plan_by_hand(daemon, vm, use, o->layout, plan, error)
+			 : plan_even(daemon, vm, use, o, plan, error);
+}
+
+/* ---- methods ---- */
+
+static gboolean
+fail(GDBusMethodInvocation *invocation, GError *error)
+{
+	g_dbus_method_invocation_take_error(invocation, error);
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+/* Names of the domains with chunks on each channel of the topology. */
+static gboolean
+channel_users(RmDaemon *daemon, GPtrArray **users, GError **error)
+{
+	GHashTableIter iter;
+	gpointer vm;
+
+	g_hash_table_iter_init(&iter, daemon->vms);
+	while (g_hash_table_iter_next(&iter, NULL, &vm)) {
+		g_autoptr(GArray) chunks =
+			rm_ledger_vm_chunks(daemon->ledger, rm_vm_row(vm)->id, error);
+		guint last = G_MAXUINT, i;
+
+		if (!chunks)
+			return FALSE;
+		for (i = 0; i < chunks->len; i++) {
+			guint channel = g_array_index(chunks, RmChunk, i).channel;
+
+			if (channel != last)
+				g_ptr_array_add(users[channel], rm_vm_row(vm)->name);
+			last = channel;
+		}
+	}
+	return TRUE;
+}
+
+static GVariant *
+channel_to_variant(const RmChannel *c, const RmChannelCounts *counts, GPtrArray *users)
+{
+	g_auto(GVariantDict) dict = G_VARIANT_DICT_INIT(NULL);
+	guint bad = counts->n[RM_CHUNK_QUARANTINED];
+
+	g_variant_dict_insert(&dict, "name", "s", c->name);
+	g_variant_dict_insert(&dict, "tier", "s", rm_tier_name(c->tier));
+	g_variant_dict_insert(&dict, "socket", "u", c->socket);
+	g_variant_dict_insert(&dict, "dax", "u", c->dax);
+	g_variant_dict_insert(&dict, "channel", "u", c->channel);
+	g_variant_dict_insert(&dict, "size-chunks", "u", c->size_chunks);
+	g_variant_dict_insert(&dict, "free-chunks", "u", counts->n[RM_CHUNK_FREE]);
+	g_variant_dict_insert(&dict, "granted-chunks", "u", counts->n[RM_CHUNK_GRANTED]);
+	g_variant_dict_insert(&dict, "released-chunks", "u", counts->n[RM_CHUNK_RELEASED]);
+	g_variant_dict_insert(&dict, "scrubbing-chunks", "u", counts->n[RM_CHUNK_SCRUBBING]);
+	g_variant_dict_insert(&dict, "quarantined-chunks", "u", bad);
+	g_variant_dict_insert(&dict, "read-mbps", "u", c->read_mbps);
+	g_variant_dict_insert(&dict, "write-mbps", "u", c->write_mbps);
+	g_variant_dict_insert(&dict, "latency-ns", "u", c->latency_ns);
+	g_variant_dict_insert(&dict, "state", "s", bad ? "failed" : "online");
+	g_variant_dict_insert_value(
+		&dict, "vms",
+		g_variant_new_strv((const char *const *)users->pdata, (gssize)users->len));
+	return g_variant_dict_end(&dict);
+}
+
+static gboolean
+on_list_channels(RmManager1 *skeleton, GDBusMethodInvocation *invocation, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	const RmTopology *topology = daemon->config->topology;
+	guint n = rm_topology_n_channels(topology), i;
+	g_autofree RmChannelCounts *counts = NULL;
+	g_autoptr(GPtrArray) users =
+		g_ptr_array_new_with_free_func((GDestroyNotify)g_ptr_array_unref);
+	GVariantBuilder list;
+	GError *error = NULL;
+
+	for (i = 0; i < n; i++)
+		g_ptr_array_add(users, g_ptr_array_new());
+	counts = rm_ledger_counts(daemon->ledger, &error);
+	if (!counts || !channel_users(daemon, (GPtrArray **)users->pdata, &error))
+		return fail(invocation, error);
+	g_variant_builder_init(&list, G_VARIANT_TYPE("aa{sv}"));
+	for (i = 0; i < n; i++)
+		g_variant_builder_add_value(
+			&list, channel_to_variant(rm_topology_channel(topology, i), &counts[i],
+						  g_ptr_array_index(users, i)));
+	rm_manager1_complete_list_channels(skeleton, invocation, g_variant_builder_end(&list));
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static gint
+compare_vms(gconstpointer a, gconstpointer b)
+{
+	gint64 ia = rm_vm_row(*(RmVm *const *)a)->id, ib = rm_vm_row(*(RmVm *const *)b)->id;
+
+	return ia < ib ? -1 : ia > ib;
+}
+
+static gboolean
+on_list_domains(RmManager1 *skeleton, GDBusMethodInvocation *invocation, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	g_autoptr(GPtrArray) vms = g_ptr_array_new();
+	g_auto(GVariantBuilder) list = G_VARIANT_BUILDER_INIT(G_VARIANT_TYPE("aa{sv}"));
+	GHashTableIter iter;
+	gpointer vm;
+	guint i;
+
+	g_hash_table_iter_init(&iter, daemon->vms);
+	while (g_hash_table_iter_next(&iter, NULL, &vm))
+		g_ptr_array_add(vms, vm);
+	g_ptr_array_sort(vms, compare_vms);
+	for (i = 0; i < vms->len; i++) {
+		GError *error = NULL;
+		GVariant *domain = rm_vm_to_variant(g_ptr_array_index(vms, i), &error);
+
+		if (!domain)
+			return fail(invocation, error);
+		g_variant_builder_add_value(&list, domain);
+	}
+	rm_manager1_complete_list_domains(skeleton, invocation, g_variant_builder_end(&list));
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static gboolean
+on_get_domain(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *name,
+	      gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	GError *error = NULL;
+	RmVm *vm = rm_daemon_find_vm(daemon, name, &error);
+	GVariant *domain = vm ? rm_vm_to_variant(vm, &error) : NULL;
+
+	if (!domain)
+		return fail(invocation, error);
+	rm_manager1_complete_get_domain(skeleton, invocation, domain);
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static guint *
+plan_targets(const Plan *plan)
+{
+	guint *targets = g_new0(guint, plan->nodes->len + 1);
+	guint i;
+
+	for (i = 0; i < plan->nodes->len; i++)
+		targets[i] = g_array_index(plan->nodes, RmPlanNode, i).target_chunks;
+	return targets;
+}
+
+static gboolean
+on_resize(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *name,
+	  GVariant *arg_options, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	g_auto(Options) options = {0};
+	g_auto(Plan) plan = {0};
+	g_autofree guint *targets = NULL;
+	GError *error = NULL;
+	guint64 job = 0;
+	RmVm *vm;
+
+	if (!read_options(&options, arg_options, &error))
+		return fail(invocation, error);
+	vm = rm_daemon_find_vm(daemon, name, &error);
+	if (!vm || !make_plan(daemon, vm, &options, &plan, &error))
+		return fail(invocation, error);
+	targets = plan_targets(&plan);
+	if (!options.dry_run && !rm_vm_set_target(vm, targets, plan.capacity_chunks,
+						  plan.bandwidth_channels, &job, &error))
+		return fail(invocation, error);
+	rm_manager1_complete_resize(skeleton, invocation, job);
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static gboolean
+on_plan_resize(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *name,
+	       GVariant *arg_options, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	g_auto(Options) options = {0};
+	g_auto(Plan) plan = {0};
+	g_autofree RmPlanUse *use = NULL;
+	GVariantBuilder list;
+	GError *error = NULL;
+	RmVm *vm;
+	guint i;
+
+	if (!read_options(&options, arg_options, &error))
+		return fail(invocation, error);
+	vm = rm_daemon_find_vm(daemon, name, &error);
+	if (!vm || !make_plan(daemon, vm, &options, &plan, &error))
+		return fail(invocation, error);
+	use = rm_daemon_plan_use(daemon, vm, &error);
+	if (!use)
+		return fail(invocation, error);
+	g_variant_builder_init(&list, G_VARIANT_TYPE("aa{sv}"));
+	for (i = 0; i < plan.nodes->len; i++) {
+		const RmPlanNode *node = &g_array_index(plan.nodes, RmPlanNode, i);
+		g_auto(GVariantDict) dict = G_VARIANT_DICT_INIT(NULL);
+
+		g_variant_dict_insert(
+			&dict, "name", "s",
+			rm_topology_channel(daemon->config->topology, node->channel)->name);
+		g_variant_dict_insert(&dict, "before", "u", use[node->channel].held_chunks);
+		g_variant_dict_insert(&dict, "after", "u", node->target_chunks);
+		g_variant_builder_add_value(&list, g_variant_dict_end(&dict));
+	}
+	rm_manager1_complete_plan_resize(skeleton, invocation, g_variant_builder_end(&list));
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+/* A running job is fresher in its domain than in the ledger. */
+static const RmJob *
+freshest(RmDaemon *daemon, const RmJob *job)
+{
+	RmVm *vm = g_hash_table_lookup(daemon->vms, job->uuid);
+	const RmJob *running = vm ? rm_vm_job(vm) : NULL;
+
+	return running && running->id == job->id ? running : job;
+}
+
+static gboolean
+on_list_jobs(RmManager1 *skeleton, GDBusMethodInvocation *invocation, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	GError *error = NULL;
+	g_autoptr(GPtrArray) jobs = rm_ledger_list_jobs(daemon->ledger, &error);
+	GVariantBuilder list;
+	guint i;
+
+	if (!jobs)
+		return fail(invocation, error);
+	g_variant_builder_init(&list, G_VARIANT_TYPE("aa{sv}"));
+	for (i = 0; i < jobs->len; i++)
+		g_variant_builder_add_value(
+			&list, rm_job_to_variant(freshest(daemon, g_ptr_array_index(jobs, i))));
+	rm_manager1_complete_list_jobs(skeleton, invocation, g_variant_builder_end(&list));
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static RmJob *
+find_job(RmDaemon *daemon, guint64 id, GError **error)
+{
+	GError *local = NULL;
+	RmJob *job = rm_ledger_get_job(daemon->ledger, id, &local);
+
+	if (local)
+		g_propagate_error(error, local);
+	else if (!job)
+		rm_error_set(error, RM_ERROR_NOT_FOUND, "there is no job %" G_GUINT64_FORMAT, id);
+	return job;
+}
+
+static gboolean
+on_get_job(RmManager1 *skeleton, GDBusMethodInvocation *invocation, guint64 id, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	GError *error = NULL;
+	g_autoptr(RmJob) job = find_job(daemon, id, &error);
+
+	if (!job)
+		return fail(invocation, error);
+	rm_manager1_complete_get_job(skeleton, invocation,
+				     rm_job_to_variant(freshest(daemon, job)));
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static gboolean
+on_cancel_job(RmManager1 *skeleton, GDBusMethodInvocation *invocation, guint64 id, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	GError *error = NULL;
+	g_autoptr(RmJob) job = find_job(daemon, id, &error);
+	RmVm *vm = job ? g_hash_table_lookup(daemon->vms, job->uuid) : NULL;
+
+	if (!job)
+		return fail(invocation, error);
+	if (!vm || !rm_vm_job(vm) || rm_vm_job(vm)->id != id) {
+		rm_error_set(&error, RM_ERROR_INVALID, "job %" G_GUINT64_FORMAT " is over: %s", id,
+			     rm_job_state_name(job->state));
+		return fail(invocation, error);
+	}
+	if (!rm_vm_cancel_job(vm, &error))
+		return fail(invocation, error);
+	rm_manager1_complete_cancel_job(skeleton, invocation);
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static void
+on_claim_done(GObject *source, GAsyncResult *result, gpointer data)
+{
+	GDBusMethodInvocation *invocation = data;
+	GError *error = NULL;
+
+	if (g_task_propagate_boolean(G_TASK(result), &error))
+		g_dbus_method_invocation_return_value(invocation, NULL);
+	else
+		fail(invocation, error);
+}
+
+static gboolean
+on_claim(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *xml, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	g_autoptr(RmDomainXml) domain = NULL;
+	g_autoptr(GTask) task = NULL;
+	GError *error = NULL;
+
+	if (!rm_domain_xml_parse(xml, -1, &domain, &error))
+		return fail(invocation, error);
+	if (!domain) {
+		rm_error_set(&error, RM_ERROR_INVALID,
+			     "the domain's XML has no <rr:memory>: there is nothing to claim");
+		return fail(invocation, error);
+	}
+	task = g_task_new(NULL, NULL, on_claim_done, invocation);
+	rm_daemon_claim(daemon, g_steal_pointer(&domain), task);
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static gboolean
+on_release(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *uuid, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	g_autoptr(GTask) task = g_task_new(NULL, NULL, on_claim_done, invocation);
+
+	rm_daemon_release(daemon, uuid, task);
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static RmProcess *
+caller(GDBusMethodInvocation *invocation, GError **error)
+{
+	GDBusConnection *connection = g_dbus_method_invocation_get_connection(invocation);
+	GIOStream *stream = g_dbus_connection_get_stream(connection);
+
+	return rm_process_open_peer(g_socket_connection_get_socket(G_SOCKET_CONNECTION(stream)),
+				    error);
+}
+
+static gboolean
+on_start(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *uuid, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	g_auto(GStrv) arguments = NULL;
+	g_autofree char *socket_path = NULL;
+	GError *error = NULL;
+	RmProcess *process;
+	RmVm *vm = rm_daemon_find_vm(daemon, uuid, NULL);
+
+	if (!vm) {
+		rm_error_set(&error, RM_ERROR_NOT_FOUND,
+			     "domain %s has no claim: the libvirt hook did not run, or its XML has "
+			     "no <rr:memory>",
+			     uuid);
+		return fail(invocation, error);
+	}
+	process = caller(invocation, &error);
+	if (!process || !rm_vm_start(vm, process, &arguments, &socket_path, &error))
+		return fail(invocation, error);
+	rm_manager1_complete_start(skeleton, invocation, (const char *const *)arguments,
+				   daemon->config->emulator, socket_path);
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+/* ---- signals ---- */
+
+static void
+job_changed(const RmJob *job, gpointer data)
+{
+	rm_manager1_emit_job_changed(((RmBusServer *)data)->skeleton, job->id,
+				     rm_job_to_variant(job));
+}
+
+static void
+domain_changed(const char *uuid, gpointer data)
+{
+	rm_manager1_emit_domain_changed(((RmBusServer *)data)->skeleton, uuid);
+}
+
+static void
+channels_changed(gpointer data)
+{
+	rm_manager1_emit_channels_changed(((RmBusServer *)data)->skeleton);
+}
+
+/* ---- connections ---- */
+
+static gboolean
+on_allow_mechanism(GDBusAuthObserver *observer, const char *mechanism, gpointer data)
+{
+	return g_str_equal(mechanism, "EXTERNAL");
+}
+
+static gboolean
+on_authorize(GDBusAuthObserver *observer, GIOStream *stream, GCredentials *credentials,
+	     gpointer data)
+{
+	uid_t uid = credentials ? g_credentials_get_unix_user(credentials, NULL) : (uid_t)-1;
+
+	if (uid == 0 || uid == geteuid())
+		return TRUE;
+	g_warning("a connection of user %d to the bus is refused", (int)uid);
+	return FALSE;
+}
+
+static void
+on_connection_closed(GDBusConnection *connection, gboolean vanished, GError *error, gpointer data)
+{
+	RmBusServer *server = data;
+
+	if (g_dbus_interface_skeleton_has_connection(G_DBUS_INTERFACE_SKELETON(server->skeleton),
+						     connection))
+		g_dbus_interface_skeleton_unexport_from_connection(
+			G_DBUS_INTERFACE_SKELETON(server->skeleton), connection);
+	g_signal_handlers_disconnect_by_data(connection, server);
+	g_object_unref(connection);
+}
+
+static gboolean
+on_new_connection(GDBusServer *dbus, GDBusConnection *connection, gpointer data)
+{
+	RmBusServer *server = data;
+	g_autoptr(GError) error = NULL;
+
+	if (!g_dbus_interface_skeleton_export(G_DBUS_INTERFACE_SKELETON(server->skeleton),
+					      connection, RM_BUS_PATH, &error)) {
+		g_warning("cannot serve a connection: %s", error->message);
+		return FALSE;
+	}
+	g_signal_connect(connection, "closed", G_CALLBACK(on_connection_closed), server);
+	g_object_ref(connection);
+	return TRUE;
+}
+
+static void
+connect_methods(RmBusServer *server)
+{
+	const struct {
+		const char *signal;
+		GCallback handler;
+	} methods[] = {
+		{"handle-list-channels", G_CALLBACK(on_list_channels)},
+		{"handle-list-domains", G_CALLBACK(on_list_domains)},
+		{"handle-get-domain", G_CALLBACK(on_get_domain)},
+		{"handle-resize", G_CALLBACK(on_resize)},
+		{"handle-plan-resize", G_CALLBACK(on_plan_resize)},
+		{"handle-list-jobs", G_CALLBACK(on_list_jobs)},
+		{"handle-get-job", G_CALLBACK(on_get_job)},
+		{"handle-cancel-job", G_CALLBACK(on_cancel_job)},
+		{"handle-claim", G_CALLBACK(on_claim)},
+		{"handle-release", G_CALLBACK(on_release)},
+		{"handle-start", G_CALLBACK(on_start)},
+	};
+	guint i;
+
+	for (i = 0; i < G_N_ELEMENTS(methods); i++)
+		g_signal_connect(server->skeleton, methods[i].signal, methods[i].handler, server);
+}
+
+RmBusServer *
+rm_bus_server_new(RmDaemon *daemon, GError **error)
+{
+	static const RmDaemonEvents events = {
+		.job_changed = job_changed,
+		.domain_changed = domain_changed,
+		.channels_changed = channels_changed,
+	};
+	g_autoptr(RmBusServer) server = g_new0(RmBusServer, 1);
+	g_autofree char *address = rm_paths_bus_address(daemon->config->runtime_dir);
+	g_autofree char *guid = g_dbus_generate_guid();
+
+	rm_bus_init();
+	server->daemon = daemon;
+	server->path = rm_paths_bus(daemon->config->runtime_dir);
+	server->skeleton = rm_manager1_skeleton_new();
+	rm_manager1_set_version(server->skeleton, RM_VERSION);
+	connect_methods(server);
+	server->observer = g_dbus_auth_observer_new();
+	g_signal_connect(server->observer, "allow-mechanism", G_CALLBACK(on_allow_mechanism), NULL);
+	g_signal_connect(server->observer, "authorize-authenticated-peer", G_CALLBACK(on_authorize),
+			 NULL);
+	/* The lock on the state folder says that no other rmd listens there. */
+	if (g_unlink(server->path) < 0 && errno != ENOENT) {
+		rm_error_set(error, RM_ERROR_FAILED, "cannot remove %s: %s", server->path,
+			     g_strerror(errno));
+		return NULL;
+	}
+	server->server = g_dbus_server_new_sync(address, G_DBUS_SERVER_FLAGS_NONE, guid,
+						server->observer, NULL, error);
+	if (!server->server) {
+		g_prefix_error(error, "cannot listen on %s: ", server->path);
+		return NULL;
+	}
+	g_signal_connect(server->server, "new-connection", G_CALLBACK(on_new_connection), server);
+	g_dbus_server_start(server->server);
+	rm_daemon_set_events(daemon, &events, server);
+	return g_steal_pointer(&server);
+}
+
+void
+rm_bus_server_free(RmBusServer *server)
+{
+	if (!server)
+		return;
+	if (server->server) {
+		rm_daemon_set_events(server->daemon, NULL, NULL);
+		g_dbus_server_stop(server->server);
+		g_object_unref(server->server);
+		g_unlink(server->path);
+	}
+	if (server->skeleton) {
+		GDBusInterfaceSkeleton *skeleton = G_DBUS_INTERFACE_SKELETON(server->skeleton);
+		GList *connections = g_dbus_interface_skeleton_get_connections(skeleton);
+		GList *l;
+
+		for (l = connections; l; l = l->next) {
+			g_signal_handlers_disconnect_by_data(l->data, server);
+			g_dbus_connection_close_sync(l->data, NULL, NULL);
+			g_object_unref(l->data); /* ours since on_new_connection() */
+		}
+		g_list_free_full(connections, g_object_unref);
+		if (g_dbus_interface_skeleton_get_connection(skeleton))
+			g_dbus_interface_skeleton_unexport(skeleton);
+	}
+	g_clear_object(&server->skeleton);
+	g_clear_object(&server->observer);
+	g_free(server->path);
+	g_free(server);
+}

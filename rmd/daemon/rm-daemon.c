@@ -1,0 +1,785 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
+#include "rm-daemon.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "rm-error.h"
+#include "rm-paths.h"
+#include "rm-scrubber.h"
+#include "rm-vm.h"
+
+/* A claim waits at most so long for chunks that are being scrubbed or a domain that is ending. */
+#define CLAIM_WAIT_SEC 60
+
+typedef struct {
+	RmDaemon *daemon;
+	RmDomainXml *domain;
+	GTask *task;
+	guint timeout;
+} Claim;
+
+static void try_claim(Claim *claim);
+
+/* ---- small things ---- */
+
+void
+rm_daemon_ledger_failed(const GError *error)
+{
+	g_critical("cannot go on without the books: %s", error ? error->message : "unknown reason");
+	exit(EXIT_FAILURE);
+}
+
+void
+rm_daemon_note(RmDaemon *daemon, GLogLevelFlags level, const char *uuid, const char *kind,
+	       const char *format, ...)
+{
+	g_autofree char *text = NULL;
+	g_autoptr(GError) error = NULL;
+	va_list args;
+
+	va_start(args, format);
+	text = g_strdup_vprintf(format, args);
+	va_end(args);
+	g_log(G_LOG_DOMAIN, level, "%s", text);
+	/* The history is for people: what cannot be written to it stops nothing. */
+	if (!rm_ledger_add_event(daemon->ledger, uuid, kind, text, &error))
+		g_warning("%s", error->message);
+}
+
+void
+rm_daemon_set_events(RmDaemon *daemon, const RmDaemonEvents *events, gpointer data)
+{
+	daemon->events = events;
+	daemon->events_data = data;
+}
+
+void
+rm_daemon_emit_job(RmDaemon *daemon, const RmJob *job)
+{
+	if (daemon->events)
+		daemon->events->job_changed(job, daemon->events_data);
+}
+
+void
+rm_daemon_emit_domain(RmDaemon *daemon, const char *uuid)
+{
+	if (daemon->events)
+		daemon->events->domain_changed(uuid, daemon->events_data);
+}
+
+void
+rm_daemon_emit_channels(RmDaemon *daemon)
+{
+	if (daemon->events)
+		daemon->events->channels_changed(daemon->events_data);
+}
+
+RmStore *
+rm_daemon_store(RmDaemon *daemon, guint channel)
+{
+	return rm_store_find(daemon->stores,
+			     rm_topology_channel(daemon->config->topology, channel)->store);
+}
+
+static RmVm *
+find_by_name(RmDaemon *daemon, const char *name)
+{
+	GHashTableIter iter;
+	gpointer vm;
+
+	g_hash_table_iter_init(&iter, daemon->vms);
+	while (g_hash_table_iter_next(&iter, NULL, &vm)) {
+		if (g_str_equal(rm_vm_row(vm)->name, name))
+			return vm;
+	}
+	return NULL;
+}
+
+static RmVm *
+find_by_uuid(RmDaemon *daemon, const char *uuid)
+{
+	g_autofree char *lower = g_ascii_strdown(uuid, -1);
+
+	return g_hash_table_lookup(daemon->vms, lower);
+}
+
+RmVm *
+rm_daemon_find_vm(RmDaemon *daemon, const char *name_or_uuid, GError **error)
+{
+	RmVm *vm = find_by_uuid(daemon, name_or_uuid);
+
+	if (!vm)
+		vm = find_by_name(daemon, name_or_uuid);
+	if (!vm)
+		rm_error_set(error, RM_ERROR_NOT_FOUND,
+			     "no domain %s has channels here: it does not exist, does not run, or "
+			     "its XML has no <rr:memory>",
+			     name_or_uuid);
+	return vm;
+}
+
+/* ---- plans ---- */
+
+/* Marks the channels of @other, and counts those of @vm. */
+static gboolean
+add_use(RmDaemon *daemon, RmPlanUse *use, RmVm *other, const RmVm *vm, GError **error)
+{
+	const RmVmRow *row = rm_vm_row(other);
+	const GArray *channels = rm_vm_channels(other);
+	g_autoptr(GArray) chunks = rm_ledger_vm_chunks(daemon->ledger, row->id, error);
+	guint i;
+
+	if (!chunks)
+		return FALSE;
+	for (i = 0; i < chunks->len; i++) {
+		const RmChunk *c = &g_array_index(chunks, RmChunk, i);
+
+		if (other != vm)
+			use[c->channel].taken_by = row->name;
+		else if (c->state == RM_CHUNK_GRANTED)
+			use[c->channel].held_chunks++;
+	}
+	for (i = 0; other != vm && i < channels->len; i++) {
+		const RmVmChannel *c = &g_array_index(channels, RmVmChannel, i);
+
+		if (c->target_chunks)
+			use[c->channel].taken_by = row->name;
+	}
+	return TRUE;
+}
+
+RmPlanUse *
+rm_daemon_plan_use(RmDaemon *daemon, const RmVm *vm, GError **error)
+{
+	guint n = rm_topology_n_channels(daemon->config->topology), i;
+	g_autofree RmPlanUse *use = g_new0(RmPlanUse, n + 1);
+	g_autofree RmChannelCounts *counts = rm_ledger_counts(daemon->ledger, error);
+	GHashTableIter iter;
+	gpointer other;
+
+	if (!counts)
+		return NULL;
+	for (i = 0; i < n; i++)
+		use[i].free_chunks = counts[i].n[RM_CHUNK_FREE] + counts[i].n[RM_CHUNK_RELEASED] +
+				     counts[i].n[RM_CHUNK_SCRUBBING];
+	g_hash_table_iter_init(&iter, daemon->vms);
+	while (g_hash_table_iter_next(&iter, NULL, &other)) {
+		/* What a domain that is gone had is free soon. */
+		if (rm_vm_row(other)->state != RM_VM_GONE &&
+		    !add_use(daemon, use, other, vm, error))
+			return NULL;
+	}
+	return g_steal_pointer(&use);
+}
+
+/* ---- claims ---- */
+
+static void
+claim_free(Claim *claim)
+{
+	g_clear_handle_id(&claim->timeout, g_source_remove);
+	rm_domain_xml_free(claim->domain);
+	g_object_unref(claim->task);
+	g_free(claim);
+}
+G_DEFINE_AUTOPTR_CLEANUP_FUNC(Claim, claim_free)
+
+static void
+claim_fail(Claim *claim, GError *error)
+{
+	g_queue_remove(&claim->daemon->claims, claim);
+	g_info("claim of domain %s refused: %s", claim->domain->name, error->message);
+	g_task_return_error(claim->task, error);
+	claim_free(claim);
+}
+
+static gboolean
+on_claim_wait_over(gpointer data)
+{
+	Claim *claim = data;
+	GError *error = NULL;
+
+	claim->timeout = 0;
+	rm_error_set(&error, RM_ERROR_BUSY,
+		     "domain %s: the chunks that it needs were not free after %d s; try again",
+		     claim->domain->name, CLAIM_WAIT_SEC);
+	claim_fail(claim, error);
+	return G_SOURCE_REMOVE;
+}
+
+static gboolean
+check_domain(const RmDomainXml *d, GError **error)
+{
+	if (d->bandwidth_unit != RM_BANDWIDTH_CHANNELS) {
+		rm_error_set(error, RM_ERROR_INVALID,
+			     "domain %s: <rr:bandwidth unit=\"GB/s\"> is not supported yet; use "
+			     "unit=\"channels\"",
+			     d->name);
+		return FALSE;
+	}
+	if (!d->share_exclusive) {
+		rm_error_set(error, RM_ERROR_INVALID,
+			     "domain %s: <rr:bandwidth share=\"shared\"> is not supported yet; use "
+			     "share=\"exclusive\"",
+			     d->name);
+		return FALSE;
+	}
+	return TRUE;
+}
+
+static RmPlanRequest
+make_request(const RmDomainXml *d)
+{
+	RmPlanRequest request = {
+		.name = d->name,
+		.capacity_chunks = (guint)(d->capacity_bytes / RM_CHUNK_BYTES),
+		.capacity_min_chunks = (guint)(d->capacity_min_bytes / RM_CHUNK_BYTES),
+		.capacity_max_chunks = (guint)(d->capacity_max_bytes / RM_CHUNK_BYTES),
+		.bandwidth_channels = d->bandwidth_channels,
+		.bandwidth_min_channels = d->bandwidth_channels_min,
+		.bandwidth_max_channels = d->bandwidth_channels_max,
+		.base_chunks = (guint)(d->base_bytes / RM_CHUNK_BYTES),
+		.sockets = d->sockets_auto ? 0 : d->sockets,
+		.tier_dimm = d->tier_dimm,
+		.tier_cxl = d->tier_cxl,
+		.vcpus = d->vcpus,
+	};
+
+	return request;
+}
+
+/*
+ * An older domain of the same UUID or name. TRUE: *ret_wait says whether it is to be waited for.
+ */
+static gboolean
+check_older(RmDaemon *daemon, const RmDomainXml *d, gboolean *ret_wait, GError **error)
+{
+	RmVm *vm = find_by_uuid(daemon, d->uuid);
+
+	*ret_wait = FALSE;
+	if (!vm)
+		vm = find_by_name(daemon, d->name);
+	if (!vm)
+		return TRUE;
+	/* A start that came to nothing: libvirt does not begin two of one domain at once. */
+	if (rm_vm_row(vm)->state == RM_VM_CLAIMED && find_by_uuid(daemon, d->uuid) == vm)
+		rm_vm_drop(vm, "its claim is replaced by a new one");
+	if (rm_vm_row(vm)->state != RM_VM_GONE && find_by_uuid(daemon, d->uuid) == vm &&
+	    rm_vm_row(vm)->state == RM_VM_RUNNING) {
+		rm_error_set(error, RM_ERROR_BUSY, "domain %s runs already as process %d", d->name,
+			     rm_vm_row(vm)->pid);
+		return FALSE;
+	}
+	if (rm_vm_row(vm)->state != RM_VM_GONE && find_by_uuid(daemon, d->uuid) != vm) {
+		rm_error_set(error, RM_ERROR_BUSY,
+			     "domain %s: another domain of this name (%s) has channels", d->name,
+			     rm_vm_row(vm)->uuid);
+		return FALSE;
+	}
+	*ret_wait = TRUE;
+	return TRUE;
+}
+
+/* Whether all of a plan is clean now. */
+static gboolean
+plan_is_clean(RmDaemon *daemon, const GArray *nodes, gboolean *ret_clean, GError **error)
+{
+	g_autofree RmChannelCounts *counts = rm_ledger_counts(daemon->ledger, error);
+	guint i;
+
+	if (!counts)
+		return FALSE;
+	*ret_clean = TRUE;
+	for (i = 0; i < nodes->len; i++) {
+		const RmPlanNode *node = &g_array_index(nodes, RmPlanNode, i);
+
+		if (counts[node->channel].n[RM_CHUNK_FREE] < node->target_chunks)
+			*ret_clean = FALSE;
+	}
+	return TRUE;
+}
+
+static RmVmRow *
+make_row(const RmDomainXml *d, const RmPlanRequest *request, guint n_nodes)
+{
+	RmVmRow *row = g_new0(RmVmRow, 1);
+
+	row->uuid = g_ascii_strdown(d->uuid, -1);
+	row->name = g_strdup(d->name);
+	row->machine = g_strdup(d->machine);
+	row->vcpus = d->vcpus;
+	row->generation = 1;
+	row->claimed_usec = g_get_real_time();
+	row->capacity_chunks = request->capacity_chunks;
+	row->capacity_min_chunks = request->capacity_min_chunks;
+	row->capacity_max_chunks = request->capacity_max_chunks;
+	row->bandwidth_channels = request->bandwidth_channels;
+	row->bandwidth_min_channels = request->bandwidth_min_channels;
+	row->bandwidth_max_channels =
+		request->bandwidth_max_channels ? request->bandwidth_max_channels : n_nodes;
+	return row;
+}
+
+static GArray *
+make_channels(const GArray *nodes)
+{
+	GArray *channels = g_array_new(FALSE, TRUE, sizeof(RmVmChannel));
+	guint i;
+
+	for (i = 0; i < nodes->len; i++) {
+		const RmPlanNode *node = &g_array_index(nodes, RmPlanNode, i);
+		RmVmChannel c = {
+			.channel = node->channel,
+			.cnode = i,
+			.snode = node->snode,
+			.base_chunks = node->base_chunks,
+			.window_chunks = node->window_chunks,
+			.target_chunks = node->target_chunks,
+		};
+
+		g_array_append_val(channels, c);
+	}
+	return channels;
+}
+
+static RmJob *
+make_job(const RmVmRow *row, const char *kind)
+{
+	RmJob *job = g_new0(RmJob, 1);
+
+	job->uuid = g_strdup(row->uuid);
+	job->name = g_strdup(row->name);
+	job->kind = g_strdup(kind);
+	job->message = g_strdup("");
+	job->created_usec = g_get_real_time();
+	return job;
+}
+
+/* The claim, all in one transaction. */
+static gboolean
+record_claim(RmDaemon *daemon, RmVmRow *row, const GArray *channels, RmJob *job, GError **error)
+{
+	g_autoptr(RmLedgerTx) tx = rm_ledger_begin(daemon->ledger, error);
+	g_autoptr(GArray) granted = g_array_new(FALSE, FALSE, sizeof(RmChunk));
+	guint i, want = 0;
+
+	if (!tx ||
+	    !rm_ledger_add_vm(daemon->ledger, row, (const RmVmChannel *)(gpointer)channels->data,
+			      channels->len, error))
+		return FALSE;
+	for (i = 0; i < channels->len; i++) {
+		const RmVmChannel *c = &g_array_index(channels, RmVmChannel, i);
+
+		want += c->target_chunks;
+		if (!rm_ledger_grant(daemon->ledger, row->id, c->channel, c->base_chunks, TRUE,
+				     granted, error) ||
+		    !rm_ledger_grant(daemon->ledger, row->id, c->channel,
+				     c->target_chunks - c->base_chunks, FALSE, granted, error))
+			return FALSE;
+	}
+	if (granted->len != want) {
+		rm_error_set(error, RM_ERROR_NO_SPACE, "%u chunks are wanted, %u are free", want,
+			     granted->len);
+		return FALSE;
+	}
+	return rm_ledger_add_job(daemon->ledger, job, error) && rm_ledger_commit(&tx, error);
+}
+
+static void
+on_claim_prepared(RmVm *vm, const GError *error, gpointer data)
+{
+	g_autoptr(GTask) task = data;
+
+	if (error) {
+		GError *copy = g_error_copy(error);
+
+		g_prefix_error(&copy, "domain %s: ", rm_vm_row(vm)->name);
+		g_task_return_error(task, copy);
+		rm_vm_drop(vm, error->message);
+	} else if (rm_vm_row(vm)->state == RM_VM_GONE) {
+		g_task_return_new_error(task, RM_ERROR, RM_ERROR_BUSY,
+					"domain %s: the claim was dropped meanwhile",
+					rm_vm_row(vm)->name);
+	} else {
+		g_task_return_boolean(task, TRUE);
+	}
+}
+
+/* Places and records the claim and has its memory prepared. Takes the claim's task. */
+static gboolean
+begin_claim(Claim *claim, GArray *nodes, GError **error)
+{
+	RmDaemon *daemon = claim->daemon;
+	RmPlanRequest request = make_request(claim->domain);
+	g_autoptr(RmVmRow) row = make_row(claim->domain, &request, nodes->len);
+	g_autoptr(GArray) channels = make_channels(nodes);
+	g_autoptr(RmJob) job = make_job(row, "start");
+	RmVm *vm;
+
+	if (!record_claim(daemon, row, channels, job, error))
+		return FALSE;
+	rm_daemon_note(daemon, G_LOG_LEVEL_INFO, row->uuid, "claim",
+		       "domain %s: claimed %u chunks on %u channels", row->name,
+		       row->capacity_chunks, row->bandwidth_channels);
+	rm_daemon_emit_job(daemon, job);
+	vm = rm_vm_new(daemon, g_steal_pointer(&row), g_steal_pointer(&channels),
+		       g_steal_pointer(&job));
+	g_hash_table_insert(daemon->vms, g_strdup(rm_vm_row(vm)->uuid), vm);
+	rm_vm_prepare(vm, on_claim_prepared, g_object_ref(claim->task));
+	rm_daemon_emit_domain(daemon, rm_vm_row(vm)->uuid);
+	rm_daemon_emit_channels(daemon);
+	return TRUE;
+}
+
+static void
+try_claim(Claim *claim)
+{
+	RmDaemon *daemon = claim->daemon;
+	RmPlanRequest request = make_request(claim->domain);
+	g_autofree RmPlanUse *use = NULL;
+	g_autoptr(GArray) nodes = NULL;
+	GError *error = NULL;
+	gboolean wait, clean = FALSE;
+
+	if (!check_older(daemon, claim->domain, &wait, &error)) {
+		claim_fail(claim, error);
+		return;
+	}
+	if (wait)
+		return;
+	use = rm_daemon_plan_use(daemon, NULL, &error);
+	if (use)
+		nodes = rm_planner_place(daemon->config->topology, use, &request, &error);
+	if (!nodes || !plan_is_clean(daemon, nodes, &clean, &error)) {
+		claim_fail(claim, error);
+		return;
+	}
+	if (!clean)
+		return;
+	if (!begin_claim(claim, nodes, &error)) {
+		claim_fail(claim, error);
+		return;
+	}
+	g_queue_remove(&daemon->claims, claim);
+	claim_free(claim);
+}
+
+void
+rm_daemon_claim(RmDaemon *daemon, RmDomainXml *domain, GTask *task)
+{
+	Claim *claim = g_new0(Claim, 1);
+	GError *error = NULL;
+
+	claim->daemon = daemon;
+	claim->domain = domain;
+	claim->task = g_object_ref(task);
+	claim->timeout = g_timeout_add_seconds(CLAIM_WAIT_SEC, on_claim_wait_over, claim);
+	g_queue_push_tail(&daemon->claims, claim);
+	if (!check_domain(domain, &error)) {
+		claim_fail(claim, error);
+		return;
+	}
+	try_claim(claim);
+}
+
+/* ---- releases ---- */
+
+/* Claims of that domain that still wait. */
+static void
+cancel_claims(RmDaemon *daemon, const char *uuid)
+{
+	GList *l, *next;
+
+	for (l = daemon->claims.head; l; l = next) {
+		Claim *claim = l->data;
+		GError *error = NULL;
+
+		next = l->next;
+		if (g_ascii_strcasecmp(claim->domain->uuid, uuid) != 0)
+			continue;
+		rm_error_set(&error, RM_ERROR_BUSY, "domain %s was released while it waited",
+			     claim->domain->name);
+		claim_fail(claim, error);
+	}
+}
+
+void
+rm_daemon_release(RmDaemon *daemon, const char *uuid, GTask *task)
+{
+	RmVm *vm = find_by_uuid(daemon, uuid);
+
+	cancel_claims(daemon, uuid);
+	if (!vm) {
+		g_task_return_boolean(task, TRUE);
+		return;
+	}
+	g_object_set_data_full(G_OBJECT(task), "uuid", g_strdup(rm_vm_row(vm)->uuid), g_free);
+	g_queue_push_tail(&daemon->releases, g_object_ref(task));
+	if (rm_vm_row(vm)->state == RM_VM_CLAIMED)
+		rm_vm_drop(vm, "released before it was started");
+}
+
+/* Answers those whose domain is no more. */
+static void
+settle_releases(RmDaemon *daemon)
+{
+	GList *l, *next;
+
+	for (l = daemon->releases.head; l; l = next) {
+		g_autoptr(GTask) task = NULL;
+		const char *uuid = g_object_get_data(l->data, "uuid");
+
+		next = l->next;
+		if (g_hash_table_contains(daemon->vms, uuid))
+			continue;
+		task = l->data;
+		g_queue_delete_link(&daemon->releases, l);
+		g_task_return_boolean(task, TRUE);
+	}
+}
+
+/* Removes a domain that is gone once no chunk names it. */
+static gboolean
+try_remove(RmDaemon *daemon, RmVm *vm)
+{
+	g_autoptr(GError) error = NULL;
+	g_autoptr(GArray) chunks = NULL;
+
+	if (rm_vm_row(vm)->state != RM_VM_GONE)
+		return FALSE;
+	chunks = rm_ledger_vm_chunks(daemon->ledger, rm_vm_row(vm)->id, &error);
+	if (!chunks)
+		rm_daemon_ledger_failed(error);
+	if (chunks->len)
+		return FALSE;
+	if (!rm_ledger_remove_vm(daemon->ledger, rm_vm_row(vm)->id, &error))
+		rm_daemon_ledger_failed(error);
+	return TRUE;
+}
+
+static gboolean
+on_settle(gpointer data)
+{
+	RmDaemon *daemon = data;
+	GList *l, *next;
+	GHashTableIter iter;
+	gpointer vm;
+
+	daemon->settle_idle = 0;
+	g_hash_table_iter_init(&iter, daemon->vms);
+	while (g_hash_table_iter_next(&iter, NULL, &vm)) {
+		if (try_remove(daemon, vm)) {
+			g_autofree char *uuid = g_strdup(rm_vm_row(vm)->uuid);
+
+			g_hash_table_iter_remove(&iter);
+			rm_daemon_emit_domain(daemon, uuid);
+		} else {
+			rm_vm_kick(vm);
+		}
+	}
+	settle_releases(daemon);
+	for (l = daemon->claims.head; l; l = next) {
+		next = l->next;
+		try_claim(l->data);
+	}
+	return G_SOURCE_REMOVE;
+}
+
+void
+rm_daemon_settle(RmDaemon *daemon)
+{
+	if (!daemon->settle_idle)
+		daemon->settle_idle = g_idle_add(on_settle, daemon);
+}
+
+/* ---- start and end ---- */
+
+static gboolean
+open_stores(RmDaemon *daemon, GError **error)
+{
+	const RmConfig *config = daemon->config;
+	guint i;
+
+	for (i = 0; i < config->stores->len; i++) {
+		RmStore *store = rm_store_open(g_ptr_array_index(config->stores, i),
+					       config->topology, error);
+
+		if (!store)
+			return FALSE;
+		g_ptr_array_add(daemon->stores, store);
+	}
+	return rm_store_check_room(daemon->stores, config->topology, error);
+}
+
+/*
+ * Chunks that are new in the books may be somebody's all the same (a lost ledger): those that a
+ * process still has are set aside, the others are taken back and scrubbed as any dirty chunk.
+ */
+static gboolean
+check_added(RmDaemon *daemon, GError **error)
+{
+	const GArray *added = rm_ledger_added(daemon->ledger);
+	guint i, n = 0;
+
+	for (i = 0; i < added->len; i++) {
+		const RmChunk *c = &g_array_index(added, RmChunk, i);
+		const char *name = rm_topology_channel(daemon->config->topology, c->channel)->name;
+		gboolean in_use;
+
+		if (!rm_store_in_use(rm_daemon_store(daemon, c->channel), name, c->chunk, &in_use,
+				     error))
+			return FALSE;
+		if (!in_use)
+			continue;
+		n++;
+		if (!rm_ledger_quarantine(daemon->ledger, c->channel, c->chunk, 0, error))
+			return FALSE;
+	}
+	if (n)
+		rm_daemon_note(daemon, G_LOG_LEVEL_WARNING, NULL, "quarantine",
+			       "%u chunks are in use by processes that the ledger does not know; "
+			       "nobody gets them before the next boot of this host",
+			       n);
+	return TRUE;
+}
+
+static gboolean
+check_boot(RmDaemon *daemon, GError **error)
+{
+	g_autofree char *then = rm_ledger_boot_id(daemon->ledger, error);
+	g_autofree char *now = NULL;
+
+	if (!then || !g_file_get_contents("/proc/sys/kernel/random/boot_id", &now, NULL, error))
+		return FALSE;
+	g_strchomp(now);
+	if (g_str_equal(then, now))
+		return TRUE;
+	if (*then)
+		rm_daemon_note(daemon, G_LOG_LEVEL_INFO, NULL, "boot",
+			       "the host was booted: no domain of before runs, no chunk is clean");
+	return rm_ledger_new_boot(daemon->ledger, now, error);
+}
+
+/* What an earlier rmd had begun to scrub is begun again. */
+static gboolean
+restart_scrubbing(RmDaemon *daemon, GError **error)
+{
+	g_autoptr(GArray) chunks =
+		rm_ledger_chunks_in_state(daemon->ledger, RM_CHUNK_SCRUBBING, G_MAXINT32, error);
+	g_autoptr(RmLedgerTx) tx = NULL;
+	guint i;
+
+	if (!chunks)
+		return FALSE;
+	tx = rm_ledger_begin(daemon->ledger, error);
+	for (i = 0; tx && i < chunks->len; i++) {
+		const RmChunk *c = &g_array_index(chunks, RmChunk, i);
+
+		if (!rm_ledger_set_state(daemon->ledger, c->channel, c->chunk, RM_CHUNK_RELEASED,
+					 error))
+			return FALSE;
+	}
+	return tx && rm_ledger_commit(&tx, error);
+}
+
+/* Jobs of domains that the ledger has no more (a crash between the two). */
+static gboolean
+fail_orphan_jobs(RmDaemon *daemon, GError **error)
+{
+	g_autoptr(GPtrArray) jobs = rm_ledger_list_jobs(daemon->ledger, error);
+	guint i;
+
+	for (i = 0; jobs && i < jobs->len; i++) {
+		RmJob *job = g_ptr_array_index(jobs, i);
+
+		if (job->state != RM_JOB_RUNNING || g_hash_table_contains(daemon->vms, job->uuid))
+			continue;
+		job->state = RM_JOB_FAILED;
+		job->finished_usec = g_get_real_time();
+		g_free(job->message);
+		job->message = g_strdup("the domain is gone");
+		if (!rm_ledger_update_job(daemon->ledger, job, error))
+			return FALSE;
+	}
+	return jobs != NULL;
+}
+
+static gboolean
+load_vms(RmDaemon *daemon, GError **error)
+{
+	g_autoptr(GPtrArray) rows = rm_ledger_list_vms(daemon->ledger, error);
+	guint i;
+
+	for (i = 0; rows && i < rows->len; i++) {
+		const RmVmRow *row = g_ptr_array_index(rows, i);
+		GArray *channels = rm_ledger_vm_channels(daemon->ledger, row->id, error);
+		g_autoptr(GError) local = NULL;
+		RmJob *job;
+		RmVm *vm;
+
+		if (!channels)
+			return FALSE;
+		job = rm_ledger_running_job(daemon->ledger, row->uuid, &local);
+		if (local) {
+			g_propagate_error(error, g_steal_pointer(&local));
+			g_array_unref(channels);
+			return FALSE;
+		}
+		vm = rm_vm_new(daemon, rm_vm_row_copy(row), channels, job);
+		g_hash_table_insert(daemon->vms, g_strdup(rm_vm_row(vm)->uuid), vm);
+	}
+	return rows != NULL;
+}
+
+RmDaemon *
+rm_daemon_new(const RmConfig *config, GError **error)
+{
+	g_autoptr(RmDaemon) daemon = g_new0(RmDaemon, 1);
+	g_autofree char *path = rm_paths_ledger(config->state_dir);
+	GHashTableIter iter;
+	gpointer vm;
+
+	daemon->config = config;
+	daemon->stores = g_ptr_array_new_with_free_func((GDestroyNotify)rm_store_free);
+	daemon->vms =
+		g_hash_table_new_full(g_str_hash, g_str_equal, g_free, (GDestroyNotify)rm_vm_free);
+	g_queue_init(&daemon->claims);
+	g_queue_init(&daemon->releases);
+	daemon->scrubber = rm_scrubber_new(daemon);
+	if (!open_stores(daemon, error))
+		return NULL;
+	daemon->ledger = rm_ledger_open(path, config->topology, error);
+	if (!daemon->ledger || !check_boot(daemon, error) || !check_added(daemon, error) ||
+	    !restart_scrubbing(daemon, error) || !load_vms(daemon, error) ||
+	    !fail_orphan_jobs(daemon, error))
+		return NULL;
+	g_hash_table_iter_init(&iter, daemon->vms);
+	while (g_hash_table_iter_next(&iter, NULL, &vm))
+		rm_vm_resume(vm);
+	rm_scrubber_kick(daemon->scrubber);
+	rm_daemon_settle(daemon);
+	return g_steal_pointer(&daemon);
+}
+
+void
+rm_daemon_free(RmDaemon *daemon)
+{
+	if (!daemon)
+		return;
+	daemon->events = NULL;
+	rm_scrubber_free(daemon->scrubber);
+	g_clear_handle_id(&daemon->settle_idle, g_source_remove);
+	while (!g_queue_is_empty(&daemon->claims)) {
+		GError *error = NULL;
+
+		rm_error_set(&error, RM_ERROR_FAILED, "rmd is ending");
+		claim_fail(g_queue_peek_head(&daemon->claims), error);
+	}
+	g_queue_clear_full(&daemon->releases, g_object_unref);
+	g_hash_table_unref(daemon->vms);
+	g_clear_handle_id(&daemon->settle_idle, g_source_remove);
+	g_ptr_array_unref(daemon->stores);
+	rm_ledger_free(daemon->ledger);
+	g_free(daemon);
+}
