@@ -20,3 +20,30 @@ def program():
         except env.Missing as missing:
             pytest.skip(str(missing))
     return find
+
+
+def make_rmd(folder):
+    from rmdtest import Rmd, find_rmd
+    path = find_rmd()
+    if not path:
+        pytest.skip("no rmd: RR_BUILD is not set and build/rmd has none")
+    return Rmd(folder, path)
+
+
+@pytest.fixture
+def rmd(tmp_path):
+    """A running rmd with four DIMM channels of 24 chunks and a CXL channel of 32."""
+    daemon = make_rmd(tmp_path)
+    daemon.configure({"dimm0": ("dimm", 24), "dimm1": ("dimm", 24), "dimm2": ("dimm", 24),
+                      "dimm3": ("dimm", 24), "cxl0": ("cxl", 32)})
+    daemon.start()
+    yield daemon
+    daemon.close()
+
+
+@pytest.fixture
+def stopped_rmd(tmp_path):
+    """One that the test configures and starts itself."""
+    daemon = make_rmd(tmp_path)
+    yield daemon
+    daemon.close()
