@@ -255,29 +255,26 @@ make_request(const RmDomainXml *d)
 static gboolean
 check_older(RmDaemon *daemon, const RmDomainXml *d, gboolean *ret_wait, GError **error)
 {
-	RmVm *vm = find_by_uuid(daemon, d->uuid);
+	RmVm *same = find_by_uuid(daemon, d->uuid);
+	RmVm *vm = same ? same : find_by_name(daemon, d->name);
 
-	*ret_wait = FALSE;
-	if (!vm)
-		vm = find_by_name(daemon, d->name);
+	*ret_wait = vm != NULL;
 	if (!vm)
 		return TRUE;
 	/* A start that came to nothing: libvirt does not begin two of one domain at once. */
-	if (rm_vm_row(vm)->state == RM_VM_CLAIMED && find_by_uuid(daemon, d->uuid) == vm)
+	if (same && rm_vm_row(vm)->state == RM_VM_CLAIMED)
 		rm_vm_drop(vm, "its claim is replaced by a new one");
-	if (rm_vm_row(vm)->state != RM_VM_GONE && find_by_uuid(daemon, d->uuid) == vm &&
-	    rm_vm_row(vm)->state == RM_VM_RUNNING) {
+	if (same && rm_vm_check_process(vm)) {
 		rm_error_set(error, RM_ERROR_BUSY, "domain %s runs already as process %d", d->name,
 			     rm_vm_row(vm)->pid);
 		return FALSE;
 	}
-	if (rm_vm_row(vm)->state != RM_VM_GONE && find_by_uuid(daemon, d->uuid) != vm) {
+	if (!same && rm_vm_row(vm)->state != RM_VM_GONE) {
 		rm_error_set(error, RM_ERROR_BUSY,
 			     "domain %s: another domain of this name (%s) has channels", d->name,
 			     rm_vm_row(vm)->uuid);
 		return FALSE;
 	}
-	*ret_wait = TRUE;
 	return TRUE;
 }
 

@@ -1396,6 +1396,14 @@ on_process_gone(gpointer data)
 		vm_leave(vm, "its process has ended");
 }
 
+gboolean
+rm_vm_check_process(RmVm *vm)
+{
+	if (vm->process && !vm->leaving && !rm_process_alive(vm->process))
+		vm_leave(vm, "its process has ended");
+	return vm->row->state == RM_VM_RUNNING && !vm->leaving;
+}
+
 static gboolean
 on_claim_timeout(gpointer data)
 {

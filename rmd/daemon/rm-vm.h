@@ -38,6 +38,9 @@ void rm_vm_prepare(RmVm *vm, RmVmPrepared done, gpointer data);
 gboolean rm_vm_start(RmVm *vm, RmProcess *process, char ***ret_arguments, char **ret_socket_path,
 		     GError **error);
 
+/* TRUE if its process is there now; finds its end before the main loop does. */
+gboolean rm_vm_check_process(RmVm *vm);
+
 /* Drops a claim without a process: everything it has is released. */
 void rm_vm_drop(RmVm *vm, const char *why);
 

@@ -123,7 +123,7 @@ def test_claim_again_replaces(rmd):
 
 def test_start_again_after_the_end(rmd):
     qemu = rmd.run_vm(capacity=40, maximum=48, minimum=8, bandwidth=4)
-    qemu.process.send_signal(signal.SIGKILL)
+    qemu.kill()
     # At once: it waits until the chunks of before are clean.
     uuid = rmd.claim(uuid=qemu.uuid, capacity=40, maximum=48, bandwidth=4)
     rmd.qemu(uuid)
