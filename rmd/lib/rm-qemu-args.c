@@ -98,7 +98,9 @@ add_node(GPtrArray *args, const RmTopology *topology, const RmVmChannel *c, guin
 	 guint index, guint n_heads)
 {
 	const char *name = rm_topology_channel(topology, c->channel)->name;
-	guint first = vcpus * index / n_heads, end = vcpus * (index + 1) / n_heads;
+	/* Rounded up: what does not divide goes to the first. */
+	guint first = (vcpus * index + n_heads - 1) / n_heads;
+	guint end = (vcpus * (index + 1) + n_heads - 1) / n_heads;
 	g_autofree char *cpus = NULL;
 
 	if (!c->base_chunks) {
