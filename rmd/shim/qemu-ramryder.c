@@ -13,6 +13,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -59,6 +60,22 @@ become(const char *emulator, char **argv, GError **error)
 	rm_error_set(error, RM_ERROR_FAILED,
 		     "cannot execute %s: %s; [qemu] emulator in rmd.conf names the patched QEMU",
 		     emulator, g_strerror(saved));
+}
+
+/*
+ * QEMU holds an fd for each granted chunk that its guest has not plugged yet: 8192 for 1 TiB, where
+ * the soft limit often is 1024. The hard limit is the administrator's and stays.
+ */
+static void
+raise_fd_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
+		return;
+	limit.rlim_cur = limit.rlim_max;
+	if (setrlimit(RLIMIT_NOFILE, &limit) != 0)
+		complain("cannot raise the limit of open files; a large VM may not start");
 }
 
 /* A socket that survives exec. */
@@ -150,6 +167,7 @@ start_domain(const char *uuid, int argc, char **argv)
 	for (i = 0; arguments[i] != NULL; i++)
 		g_ptr_array_add(all, fill_in_fd(arguments[i], fd));
 	g_ptr_array_add(all, NULL);
+	raise_fd_limit();
 	become(emulator, (char **)all->pdata, &error);
 	return complain(error->message);
 }

@@ -20,7 +20,7 @@ SHELL = f"""#!/bin/sh
 IGNORED=$(sed -n 's/^SigIgn:.//p' /proc/$$/status) exec {sys.executable} "${{0%/*}}/stub.py" "$0" "$@"
 """
 STUB = """
-import json, os, socket, stat, sys
+import json, os, resource, socket, stat, sys
 fds = {}
 for fd in range(3, 200):
     try:
@@ -28,7 +28,8 @@ for fd in range(3, 200):
     except OSError:
         pass
 peers = [socket.socket(fileno=fd).getpeername() for fd, is_socket in fds.items() if is_socket]
-print(json.dumps({"argv": sys.argv[1:], "pid": os.getpid(), "fds": fds, "peers": peers, "ignored": os.environ["IGNORED"]}))
+print(json.dumps({"argv": sys.argv[1:], "pid": os.getpid(), "fds": fds, "peers": peers, "ignored": os.environ["IGNORED"],
+                  "files": resource.getrlimit(resource.RLIMIT_NOFILE)}))
 """
 
 
@@ -192,7 +193,8 @@ def test_domain_with_a_claim(program, fake, emulator, tmp_path):
         listener.listen()
         fake.methods["Start"] = lambda uuid: (["-object", "channel-manager,id=rr0,fd=@FD@,path=x", "-m", "1G"], str(emulator),
                                               str(path))
-        result = run([program("qemu-ramryder"), "-name", "guest=web1", "-uuid", UUID.upper(), "-m", "8192"], fake.socket)
+        result = run(["prlimit", "--nofile=256:2048", program("qemu-ramryder"), "-name", "guest=web1", "-uuid", UUID.upper(), "-m",
+                      "8192"], fake.socket)
     assert result.returncode == 0, result.stderr
     said = json.loads(result.stdout)
     (fd, is_socket), = said["fds"].items()
@@ -200,6 +202,7 @@ def test_domain_with_a_claim(program, fake, emulator, tmp_path):
     assert said["argv"] == [str(emulator), "-name", "guest=web1", "-uuid", UUID.upper(), "-m", "8192", "-object",
                             f"channel-manager,id=rr0,fd={fd},path=x", "-m", "1G"]
     assert int(said["ignored"], 16) & (1 << 12) == 0, "SIGPIPE is ignored in QEMU"
+    assert said["files"] == [2048, 2048], "the soft limit of open files is not raised"
     assert fake.called("Start") == [(UUID,)]
 
 
