@@ -20,6 +20,8 @@
 #define RETRY_MSEC 500
 /* After something failed that a person has to look at. */
 #define RETRY_FAILED_MSEC 10000
+/* A connection that says so many things that are not so is ended. */
+#define MISMATCHES_MAX 100
 /* Signals of one domain are put together for so long. */
 #define SIGNAL_MSEC 100
 
@@ -59,6 +61,7 @@ struct RmVm {
 	RmPeer *peer;
 	gboolean hello;
 	gboolean ready;
+	guint mismatches; /* of this connection */
 	guint64 last_id;
 	Request request;
 
@@ -949,6 +952,20 @@ rm_vm_kick(RmVm *vm)
 
 /* ---- messages of QEMU ---- */
 
+/* QEMU says something of a chunk that the books do not. FALSE: once too often. */
+static gboolean
+note_mismatch(RmVm *vm, const char *text, GError **error)
+{
+	if (++vm->mismatches > MISMATCHES_MAX) {
+		rm_error_set(error, RM_ERROR_INVALID, "more than %d claims that the ledger denies",
+			     MISMATCHES_MAX);
+		return FALSE;
+	}
+	rm_daemon_note(vm->daemon, G_LOG_LEVEL_WARNING, vm->row->uuid, "mismatch", "domain %s %s",
+		       vm->row->name, text);
+	return TRUE;
+}
+
 /*
  * One chunk that QEMU says it holds. What the books do not say of it is never taken over: a chunk
  * that nobody has is set aside, any other is only reported, since taking it from QEMU by file
@@ -959,6 +976,7 @@ reconcile_held(RmVm *vm, guint index, gboolean base, guint chunk, GError **error
 {
 	RmLedger *ledger = vm->daemon->ledger;
 	guint channel = channel_at(vm, index)->channel;
+	g_autofree char *text = NULL;
 	RmChunk c;
 
 	if (!rm_ledger_get_chunk(ledger, channel, chunk, &c, error))
@@ -969,11 +987,12 @@ reconcile_held(RmVm *vm, guint index, gboolean base, guint chunk, GError **error
 		return c.phase == RM_PHASE_SENT ||
 		       rm_ledger_set_phase(ledger, channel, chunk, RM_PHASE_SENT, error);
 	}
-	rm_daemon_note(vm->daemon, G_LOG_LEVEL_WARNING, vm->row->uuid, "mismatch",
-		       "domain %s says it holds chunk %u of %s%s, which is %s in the ledger",
-		       vm->row->name, chunk, channel_name(vm, index), base ? " as base" : "",
-		       c.state == RM_CHUNK_GRANTED ? "granted otherwise"
-						   : rm_chunk_state_name(c.state));
+	text = g_strdup_printf("says it holds chunk %u of %s%s, which is %s in the ledger", chunk,
+			       channel_name(vm, index), base ? " as base" : "",
+			       c.state == RM_CHUNK_GRANTED ? "granted otherwise"
+							   : rm_chunk_state_name(c.state));
+	if (!note_mismatch(vm, text, error))
+		return FALSE;
 	if (c.state == RM_CHUNK_FREE)
 		return rm_ledger_quarantine(ledger, channel, chunk, vm->row->id, error);
 	return TRUE;
@@ -1055,6 +1074,14 @@ handle_hello(RmVm *vm, const RmRpcMessage *m, GError **error)
 	}
 	if (!reconcile(vm, m, error))
 		return FALSE;
+	for (i = 0; m->ready && i < vm->channels->len; i++) {
+		if (vm->actual[i].window.exists)
+			continue;
+		rm_error_set(error, RM_ERROR_INVALID,
+			     "hello: the machine is complete without a window for channel %s",
+			     channel_name(vm, i));
+		return FALSE;
+	}
 	vm->hello = TRUE;
 	vm->ready = m->ready;
 	g_info("domain %s: hello, %s", vm->row->name,
@@ -1075,6 +1102,7 @@ handle_released(RmVm *vm, const RmRpcMessage *m, GError **error)
 	}
 	for (i = 0; i < m->chunks->len; i++) {
 		guint chunk = g_array_index(m->chunks, guint, i);
+		g_autofree char *text = NULL;
 		RmChunk c;
 
 		if (!rm_ledger_get_chunk(vm->daemon->ledger, channel_at(vm, index)->channel, chunk,
@@ -1087,9 +1115,10 @@ handle_released(RmVm *vm, const RmRpcMessage *m, GError **error)
 			g_array_append_val(back, c);
 			continue;
 		}
-		rm_daemon_note(vm->daemon, G_LOG_LEVEL_WARNING, vm->row->uuid, "mismatch",
-			       "domain %s releases chunk %u of %s, which it does not have",
-			       vm->row->name, chunk, m->channel);
+		text = g_strdup_printf("releases chunk %u of %s, which it does not have", chunk,
+				       m->channel);
+		if (!note_mismatch(vm, text, error))
+			return FALSE;
 	}
 	release_chunks(vm, back);
 	return TRUE;
@@ -1296,6 +1325,7 @@ on_incoming(GSocketService *service, GSocketConnection *connection, GObject *sou
 		return TRUE;
 	}
 	vm->peer = rm_peer_new(connection, &funcs, vm);
+	vm->mismatches = 0;
 	vm_changed(vm);
 	return TRUE;
 }

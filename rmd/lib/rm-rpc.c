@@ -447,6 +447,7 @@ void
 rm_rpc_buffer_init(RmRpcBuffer *buffer)
 {
 	buffer->bytes = g_byte_array_new();
+	buffer->taken = 0;
 	buffer->scanned = 0;
 }
 
@@ -454,39 +455,41 @@ void
 rm_rpc_buffer_clear(RmRpcBuffer *buffer)
 {
 	g_clear_pointer(&buffer->bytes, g_byte_array_unref);
-	buffer->scanned = 0;
 }
 
 void
 rm_rpc_buffer_append(RmRpcBuffer *buffer, const void *data, gsize len)
 {
+	/* Once for all lines that were taken: a flood of short ones must not cost more. */
+	if (buffer->taken) {
+		g_byte_array_remove_range(buffer->bytes, 0, (guint)buffer->taken);
+		buffer->scanned -= buffer->taken;
+		buffer->taken = 0;
+	}
 	g_byte_array_append(buffer->bytes, data, (guint)len);
 }
 
 gboolean
 rm_rpc_buffer_take(RmRpcBuffer *buffer, char **ret_line, gsize *ret_len, GError **error)
 {
-	GByteArray *bytes = buffer->bytes;
-	const guint8 *at = NULL;
+	const guint8 *start = buffer->bytes->data + buffer->taken, *end = NULL;
 	gsize len;
 
-	if (bytes->len > buffer->scanned)
-		at = memchr(bytes->data + buffer->scanned, '\n', bytes->len - buffer->scanned);
-	len = at ? (gsize)(at - bytes->data) : bytes->len;
+	if (buffer->bytes->len > buffer->scanned)
+		end = memchr(buffer->bytes->data + buffer->scanned, '\n',
+			     buffer->bytes->len - buffer->scanned);
+	len = end ? (gsize)(end - start) : buffer->bytes->len - buffer->taken;
 	if (len >= RM_RPC_LINE_MAX) {
 		rm_error_set(error, RM_ERROR_INVALID, "message is longer than %d bytes",
 			     RM_RPC_LINE_MAX);
 		return FALSE;
 	}
-	if (!at) {
-		buffer->scanned = bytes->len;
-		*ret_line = NULL;
-		*ret_len = 0;
-		return TRUE;
+	buffer->scanned = buffer->taken + len;
+	*ret_line = end ? g_strndup((const char *)start, len) : NULL;
+	*ret_len = end ? len : 0;
+	if (end) {
+		buffer->taken += len + 1;
+		buffer->scanned = buffer->taken;
 	}
-	*ret_line = g_strndup((const char *)bytes->data, len);
-	*ret_len = len;
-	g_byte_array_remove_range(bytes, 0, (guint)len + 1);
-	buffer->scanned = 0;
 	return TRUE;
 }

@@ -82,7 +82,8 @@ char *rm_rpc_format_revoke(guint64 seq, guint64 id, const char *channel, const g
 /* Bytes in, lines out. */
 typedef struct {
 	GByteArray *bytes;
-	gsize scanned; /* of these are known to hold no line break */
+	gsize taken;   /* from the start */
+	gsize scanned; /* up to here there is no line break that was not taken */
 } RmRpcBuffer;
 
 void rm_rpc_buffer_init(RmRpcBuffer *buffer);

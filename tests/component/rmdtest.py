@@ -156,6 +156,11 @@ class Rmd:
     def close(self):
         for qemu in self.qemus:
             qemu.kill()
+        self.close_process()
+        shutil.rmtree(self.run)
+        shutil.rmtree(self.store, ignore_errors=True)
+
+    def close_process(self):
         if self.process and self.process.poll() is None:
             self.process.terminate()
             try:
@@ -164,8 +169,6 @@ class Rmd:
                 self.process.kill()
                 raise
             assert code == 0, self.log()[-3000:]
-        shutil.rmtree(self.run)
-        shutil.rmtree(self.store, ignore_errors=True)
 
     # ---- the bus ----
 

@@ -51,3 +51,14 @@ def test_chunks_of_another(rmd):
     wait_until("reported", lambda: "domain a releases chunk 1 of dimm2" in rmd.log())
     assert rmd.ledger("b") == b.held()
     assert rmd.domain("b")["actual-bytes"] == 16 * CHUNK
+
+
+def test_too_many_lies(rmd):
+    a = rmd.run_vm("a", capacity=16)
+    rmd.run_vm("b", capacity=16)
+    message = {"type": "released", "seq": next_seq(a), "channel": "dimm2", "base": False,
+               "chunks": [0] * 200}
+    a("raw", text=json.dumps(message) + "\n")
+    wait_until("cut off", lambda: not rmd.domain("a")["connected"])
+    assert "more than 100 claims that the ledger denies" in rmd.log()
+    assert rmd.log().count("does not have") == 100
