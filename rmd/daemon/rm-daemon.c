@@ -6,6 +6,7 @@
 
 #include "rm-error.h"
 #include "rm-paths.h"
+#include "rm-qemu-args.h"
 #include "rm-scrubber.h"
 #include "rm-vm.h"
 
@@ -353,6 +354,17 @@ make_job(const RmVmRow *row, const char *kind)
 	return job;
 }
 
+/* What Start() will have to say can be said; better no claim than a domain that starts half. */
+static gboolean
+check_arguments(RmDaemon *daemon, const RmVmRow *row, const GArray *channels, GError **error)
+{
+	g_autofree char *path = rm_paths_vm_socket(daemon->config->runtime_dir, row->uuid);
+	g_auto(GStrv) args =
+		rm_qemu_args_build(daemon->config->topology, row, channels, path, error);
+
+	return args != NULL;
+}
+
 /* The claim, all in one transaction. */
 static gboolean
 record_claim(RmDaemon *daemon, RmVmRow *row, const GArray *channels, RmJob *job, GError **error)
@@ -414,7 +426,8 @@ begin_claim(Claim *claim, GArray *nodes, GError **error)
 	g_autoptr(RmJob) job = make_job(row, "start");
 	RmVm *vm;
 
-	if (!record_claim(daemon, row, channels, job, error))
+	if (!check_arguments(daemon, row, channels, error) ||
+	    !record_claim(daemon, row, channels, job, error))
 		return FALSE;
 	rm_daemon_note(daemon, G_LOG_LEVEL_INFO, row->uuid, "claim",
 		       "domain %s: claimed %u chunks on %u channels", row->name,

@@ -220,12 +220,13 @@ class Rmd:
     # ---- domains ----
 
     def xml(self, name="vm", uuid=None, capacity=16, minimum=8, maximum=32, bandwidth=2,
-            bandwidth_max=None, placement='tiers="dimm cxl"', vcpus=2):
+            bandwidth_max=None, placement='tiers="dimm cxl"', vcpus=2,
+            machine="pc-q35-7.2"):
         uuid = uuid or str(uuid_module.uuid4())
         most = f' max="{bandwidth_max}"' if bandwidth_max else ""
         return uuid, f"""<domain type='kvm'><name>{name}</name><uuid>{uuid}</uuid>
   <memory unit='MiB'>{maximum * 128}</memory><vcpu>{vcpus}</vcpu>
-  <os><type arch='x86_64' machine='pc-q35-7.2'>hvm</type></os>
+  <os><type arch='x86_64' machine='{machine}'>hvm</type></os>
   <metadata><rr:memory xmlns:rr="urn:ramryder:libvirt:1">
     <rr:capacity unit="MiB" min="{minimum * 128}" max="{maximum * 128}">{capacity * 128}</rr:capacity>
     <rr:bandwidth unit="channels" min="1"{most}>{bandwidth}</rr:bandwidth>

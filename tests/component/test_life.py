@@ -158,6 +158,7 @@ def test_bad_claims(rmd):
         ({"placement": 'tiers="dimm nvram"'}, "Invalid", "nvram"),
         ({"placement": 'tiers="dimm" sockets="3"'}, "Invalid", "socket 3"),
         ({"placement": 'tiers="cxl"'}, "Invalid", "base memory"),
+        ({"machine": "microvm"}, "Invalid", "microvm"),
     ]:
         with pytest.raises(BusError) as e:
             rmd.claim("bad", **options)
