@@ -115,6 +115,19 @@ test_missing(void)
 	g_assert_cmpstr(dir, ==, "/run/rmd");
 }
 
+/* The example that is installed is right. */
+static void
+test_example(void)
+{
+	g_autofree char *path = g_test_build_filename(G_TEST_DIST, "..", "..", "rmd", "data",
+						      "rmd.conf.example", NULL);
+	g_autoptr(GError) error = NULL;
+	g_autoptr(RmConfig) config = rm_config_load(path, &error);
+
+	g_assert_no_error(error);
+	g_assert_cmpuint(rm_topology_n_channels(config->topology), >=, 2);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -122,5 +135,6 @@ main(int argc, char **argv)
 	g_test_add_func("/config/good", test_good);
 	g_test_add_func("/config/bad", test_bad);
 	g_test_add_func("/config/missing", test_missing);
+	g_test_add_func("/config/example", test_example);
 	return g_test_run();
 }
