@@ -108,8 +108,7 @@ static const char *const migrations[RM_LEDGER_VERSION] = {
 	" CHECK (state <> 'granted' OR vm IS NOT NULL)"
 	") STRICT, WITHOUT ROWID;"
 	"CREATE INDEX chunk_vm ON chunk (vm) WHERE vm IS NOT NULL;"
-	"CREATE INDEX chunk_dirty ON chunk (state, channel, chunk) WHERE state <> 'free';"
-	"CREATE INDEX chunk_free ON chunk (channel, chunk) WHERE state = 'free';"
+	"CREATE INDEX chunk_by_state ON chunk (state, channel, chunk);"
 
 	"CREATE TRIGGER chunk_insert BEFORE INSERT ON chunk"
 	" WHEN NEW.state NOT IN ('released', 'quarantined') OR NEW.vm IS NOT NULL OR NEW.chunk >="
@@ -809,7 +808,7 @@ rm_ledger_grant(RmLedger *ledger, gint64 vm, guint channel, guint n, gboolean ba
 
 	query = query_new(ledger, error,
 			  "SELECT channel, chunk, state, vm, base, phase FROM chunk"
-			  " WHERE channel = ? AND state = 'free' ORDER BY chunk LIMIT ?",
+			  " WHERE state = 'free' AND channel = ? ORDER BY chunk LIMIT ?",
 			  "ii", ledger->channel_ids[channel], (gint64)n);
 	if (!query || !read_chunks(ledger, query, granted, error))
 		return FALSE;
