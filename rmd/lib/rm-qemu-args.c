@@ -164,6 +164,8 @@ rm_qemu_args_build(const RmTopology *topology, const RmVmRow *vm, const GArray *
 			     vm->name, channels->len, SLOTS_PER_BUS);
 		return NULL;
 	}
+	/* QEMU makes its values from the channels; the guest's memory tiers come from it. */
+	add(args, "-machine", "hmat=on");
 	add_sizes(args, channels);
 	add(args, "-object", "channel-manager,id=rr0,path=%s,fd=" RM_QEMU_ARGS_FD, path);
 	for (i = 0; i < channels->len; i++) {

@@ -118,7 +118,9 @@ class Rmd:
         text += f"[qemu]\nemulator=/bin/false\n[store lab]\npath={self.store}\n"
         for dax, (name, (tier, chunks)) in enumerate(self.channels.items()):
             text += (f"[channel {name}]\nstore=lab\ntier={tier}\ndax={dax}\nsize={chunks * 128}M\n"
-                     "read-bandwidth=36000\nwrite-bandwidth=36000\nlatency=100\n")
+                     + ("read-bandwidth=36000\nwrite-bandwidth=36000\nlatency=100\n"
+                        if tier == "dimm" else
+                        "read-bandwidth=27000\nwrite-bandwidth=27000\nlatency=250\n"))
         self.config.write_text(text)
 
     def start(self, expect_failure=False):

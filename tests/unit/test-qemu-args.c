@@ -55,7 +55,8 @@ test_q35(void)
 	/* 1 GiB, windows of 11 GiB, a GiB of alignment for each and one more. */
 	g_assert_cmpstr(
 		text, ==,
-		"-m size=1024M,slots=0,maxmem=16384M"
+		"-machine hmat=on"
+		" -m size=1024M,slots=0,maxmem=16384M"
 		" -object channel-manager,id=rr0,path=/run/r,,d/vm/u.sock,fd=@FD@"
 		" -object "
 		"memory-backend-channel,id=base-dimm0,size=1024M,manager=rr0,channel=dimm0,"
