@@ -147,7 +147,7 @@ class Demo:
                      f"the VM has 4 GiB: {sum(step['chunks_ledger'].values())} chunks (MemTotal {memory >> 20} MiB after "
                      "the kernel's own)")
         self.promise(memory > 0.95 * CAPACITY_GIB * GIB, "the guest sees it")
-        self.promise(self.pc_ram_resident() == 0, "RSS of libvirt's pc.ram is 0: all memory of the VM lies in its chunks")
+        self.promise(self.domain.pc_ram_resident_bytes() == 0, "RSS of libvirt's pc.ram is 0: all memory of the VM lies in its chunks")
         self.check_books(step)
 
     def has_its_memory(self):
@@ -156,12 +156,6 @@ class Demo:
 
     def guest_bytes(self):
         return int(re.search(r"MemTotal: +(\d+)", self.domain.read("/proc/meminfo"))[1]) << 10
-
-    def pc_ram_resident(self):
-        text = self.libvirt.virsh("qemu-monitor-command", NAME, "--hmp", "info ramblock")
-        line = next(line for line in text.splitlines() if re.match(r"\s*(/objects/)?pc\.ram\s", line))
-        numbers = re.findall(r"0x[0-9a-f]+", line)
-        return host.resident_bytes(self.domain.pid, int(numbers[-1], 16), int(numbers[1], 16))
 
     def check_books(self, step):
         self.promise(step["chunks_ledger"] == step["chunks_qemu"],

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A libvirt domain that boots the test image: its XML, its shell, its QEMU."""
 
+import re
 import uuid
 from xml.sax.saxutils import quoteattr
 
@@ -111,3 +112,14 @@ class Domain(GuestShell):
         except AssertionError as error:
             tail = self.console.read_text(errors="replace")[-2000:] if self.console.exists() else "(no console)"
             raise AssertionError(f"{error}\nend of {self.console}:\n{tail}") from None
+
+    def pc_ram_resident_bytes(self):
+        """What is resident of pc.ram, the memory that libvirt lets QEMU make. It has no name in QEMU while no node uses it."""
+        blocks = self.libvirt.virsh("qemu-monitor-command", self.name, "--hmp", "info ramblock")
+        found = []
+        for line in blocks.splitlines():
+            match = re.match(r"\s*(?:\S*pc\.ram\s+)?4 KiB\s+0x[0-9a-f]+\s+(0x[0-9a-f]+)\s+0x[0-9a-f]+\s+(0x[0-9a-f]+)", line)
+            if match and int(match[1], 16) == self.memory_mib << 20:
+                found.append(int(match[2], 16))
+        assert len(found) == 1, f"which of these is pc.ram?\n{blocks}"
+        return host.resident_bytes(self.pid, found[0], self.memory_mib << 20)

@@ -60,16 +60,12 @@ class PrivateLibvirt:
 
     def enter(self):
         script = "set -e; "
-        created = []
         for path in BOUND:
             self.outside(path).mkdir(parents=True, exist_ok=True)
-            # A mount point that this machine lacks: an empty folder is all that stays of it, and only until the end.
-            for part in [*reversed(pathlib.Path(path).parents), pathlib.Path(path)]:
-                if not part.exists():
-                    part.mkdir()
-                    created.append(part)
+            # A mount point that this machine lacks. The empty folder stays: to remove it would unmount what another
+            # namespace has on it, that is, pull the floor from under another test that runs now.
+            pathlib.Path(path).mkdir(parents=True, exist_ok=True)
             script += f"mount --bind {self.outside(path)} {path}; "
-        self.created = created
         script += "mkdir -p /var/lib/rmd/store; "
         script += f"mount -t tmpfs -o size={self.store_size},mode=0700 rmd-store /var/lib/rmd/store; "
         script += "echo ready; exec cat"
@@ -143,11 +139,6 @@ class PrivateLibvirt:
         if self.holder:
             self.holder.stdin.close()
             self.holder.wait(20)
-        for part in reversed(getattr(self, "created", [])):
-            try:
-                part.rmdir()
-            except OSError:
-                pass
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def destroy_all(self):
