@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <glib/gstdio.h>
+#include <pwd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "rm-bus.h"
@@ -14,6 +16,8 @@ struct RmBusServer {
 	RmManager1 *skeleton;
 	GDBusServer *server;
 	GDBusAuthObserver *observer;
+	gboolean has_qemu_uid;
+	uid_t qemu_uid;
 	char *path;
 };
 
@@ -587,6 +591,25 @@ caller(GDBusMethodInvocation *invocation, GError **error)
 				    error);
 }
 
+/* A process is one domain: a QEMU cannot take the claim of another that is about to start. */
+static gboolean
+check_one_domain(RmDaemon *daemon, const RmVm *vm, const RmProcess *process, GError **error)
+{
+	GHashTableIter iter;
+	gpointer other;
+
+	g_hash_table_iter_init(&iter, daemon->vms);
+	while (g_hash_table_iter_next(&iter, NULL, &other)) {
+		if (other == vm || !rm_vm_is_process(other, process))
+			continue;
+		rm_error_set(error, RM_ERROR_BUSY,
+			     "process %d is domain %s and cannot start domain %s",
+			     rm_process_pid(process), rm_vm_row(other)->name, rm_vm_row(vm)->name);
+		return FALSE;
+	}
+	return TRUE;
+}
+
 static gboolean
 on_start(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *uuid, gpointer data)
 {
@@ -594,7 +617,7 @@ on_start(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *uu
 	g_auto(GStrv) arguments = NULL;
 	g_autofree char *socket_path = NULL;
 	GError *error = NULL;
-	RmProcess *process;
+	g_autoptr(RmProcess) process = NULL;
 	RmVm *vm = rm_daemon_find_vm(daemon, uuid, NULL);
 
 	if (!vm) {
@@ -605,7 +628,8 @@ on_start(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *uu
 		return fail(invocation, error);
 	}
 	process = caller(invocation, &error);
-	if (!process || !rm_vm_start(vm, process, &arguments, &socket_path, &error))
+	if (!process || !check_one_domain(daemon, vm, process, &error) ||
+	    !rm_vm_start(vm, g_steal_pointer(&process), &arguments, &socket_path, &error))
 		return fail(invocation, error);
 	rm_manager1_complete_start(skeleton, invocation, (const char *const *)arguments,
 				   daemon->config->emulator, socket_path);
@@ -642,12 +666,37 @@ on_allow_mechanism(GDBusAuthObserver *observer, const char *mechanism, gpointer 
 }
 
 static gboolean
+may_all(uid_t uid)
+{
+	return uid == 0 || uid == geteuid();
+}
+
+/* The shim runs as QEMU's user, and so may any QEMU that was taken over: it gets what it needs. */
+static gboolean
+on_authorize_method(GDBusInterfaceSkeleton *skeleton, GDBusMethodInvocation *invocation,
+		    gpointer data)
+{
+	GDBusConnection *connection = g_dbus_method_invocation_get_connection(invocation);
+	GCredentials *credentials = g_dbus_connection_get_peer_credentials(connection);
+	uid_t uid = credentials ? g_credentials_get_unix_user(credentials, NULL) : (uid_t)-1;
+	const char *method = g_dbus_method_invocation_get_method_name(invocation);
+
+	if (may_all(uid) || g_str_equal(method, "Start"))
+		return TRUE;
+	g_dbus_method_invocation_return_error(invocation, G_DBUS_ERROR, G_DBUS_ERROR_ACCESS_DENIED,
+					      "user %d may not call %s: only root may", (int)uid,
+					      method);
+	return FALSE;
+}
+
+static gboolean
 on_authorize(GDBusAuthObserver *observer, GIOStream *stream, GCredentials *credentials,
 	     gpointer data)
 {
+	const RmBusServer *server = data;
 	uid_t uid = credentials ? g_credentials_get_unix_user(credentials, NULL) : (uid_t)-1;
 
-	if (uid == 0 || uid == geteuid())
+	if (may_all(uid) || (server->has_qemu_uid && uid == server->qemu_uid))
 		return TRUE;
 	g_warning("a connection of user %d to the bus is refused", (int)uid);
 	return FALSE;
@@ -718,17 +767,25 @@ rm_bus_server_new(RmDaemon *daemon, GError **error)
 	g_autoptr(RmBusServer) server = g_new0(RmBusServer, 1);
 	g_autofree char *address = rm_paths_bus_address(daemon->config->runtime_dir);
 	g_autofree char *guid = g_dbus_generate_guid();
+	const struct passwd *user;
 
 	rm_bus_init();
 	server->daemon = daemon;
 	server->path = rm_paths_bus(daemon->config->runtime_dir);
+	user = daemon->config->qemu_user ? getpwnam(daemon->config->qemu_user) : NULL;
+	if (user) {
+		server->has_qemu_uid = TRUE;
+		server->qemu_uid = user->pw_uid;
+	}
 	server->skeleton = rm_manager1_skeleton_new();
 	rm_manager1_set_version(server->skeleton, RM_VERSION);
 	connect_methods(server);
 	server->observer = g_dbus_auth_observer_new();
 	g_signal_connect(server->observer, "allow-mechanism", G_CALLBACK(on_allow_mechanism), NULL);
 	g_signal_connect(server->observer, "authorize-authenticated-peer", G_CALLBACK(on_authorize),
-			 NULL);
+			 server);
+	g_signal_connect(server->skeleton, "g-authorize-method", G_CALLBACK(on_authorize_method),
+			 server);
 	/* The lock on the state folder says that no other rmd listens there. */
 	if (g_unlink(server->path) < 0 && errno != ENOENT) {
 		rm_error_set(error, RM_ERROR_FAILED, "cannot remove %s: %s", server->path,
@@ -739,6 +796,11 @@ rm_bus_server_new(RmDaemon *daemon, GError **error)
 						server->observer, NULL, error);
 	if (!server->server) {
 		g_prefix_error(error, "cannot listen on %s: ", server->path);
+		return NULL;
+	}
+	if (server->has_qemu_uid && chmod(server->path, 0666) < 0) {
+		rm_error_set(error, RM_ERROR_FAILED, "cannot change the mode of %s: %s",
+			     server->path, g_strerror(errno));
 		return NULL;
 	}
 	g_signal_connect(server->server, "new-connection", G_CALLBACK(on_new_connection), server);

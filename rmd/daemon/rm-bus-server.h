@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
  * org.ramryder.Manager1 on the private socket RUNTIME/bus: reads arguments, calls the daemon, makes
- * dictionaries, sends signals. Lets in root and our own user only, by the kernel's credentials.
- * Decides nothing itself.
+ * dictionaries, sends signals. By the kernel's credentials root and our own user may call
+ * everything, the user that QEMU runs as may call Start, and nobody else gets in. Decides nothing
+ * else itself.
  */
 #ifndef RM_BUS_SERVER_H
 #define RM_BUS_SERVER_H

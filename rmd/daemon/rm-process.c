@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <glib-unix.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -100,6 +101,23 @@ guint64
 rm_process_start_time_ticks(const RmProcess *process)
 {
 	return process->start_time_ticks;
+}
+
+gboolean
+rm_process_uid(const RmProcess *process, uid_t *ret_uid)
+{
+	g_autofree char *path = g_strdup_printf("/proc/%d/status", process->pid);
+	g_autofree char *text = NULL;
+	const char *line;
+	guint effective;
+
+	if (!g_file_get_contents(path, &text, NULL, NULL))
+		return FALSE;
+	line = strstr(text, "\nUid:");
+	if (!line || sscanf(line, "\nUid: %*u %u", &effective) != 1 || !rm_process_alive(process))
+		return FALSE;
+	*ret_uid = effective;
+	return TRUE;
 }
 
 gboolean

@@ -7,6 +7,7 @@
 #define RM_PROCESS_H
 
 #include <gio/gio.h>
+#include <sys/types.h>
 
 G_BEGIN_DECLS
 
@@ -24,6 +25,8 @@ RmProcess *rm_process_open_peer(GSocket *socket, GError **error);
 
 gint rm_process_pid(const RmProcess *process);
 guint64 rm_process_start_time_ticks(const RmProcess *process);
+/* The user that it runs as now; FALSE when it is gone. */
+gboolean rm_process_uid(const RmProcess *process, uid_t *ret_uid);
 gboolean rm_process_alive(const RmProcess *process);
 gboolean rm_process_equal(const RmProcess *a, const RmProcess *b);
 

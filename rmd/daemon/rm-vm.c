@@ -1331,10 +1331,11 @@ on_incoming(GSocketService *service, GSocketConnection *connection, GObject *sou
 }
 
 static gboolean
-vm_listen(RmVm *vm, GError **error)
+vm_listen(RmVm *vm, const RmProcess *process, GError **error)
 {
 	g_autoptr(GSocketService) service = g_socket_service_new();
 	g_autoptr(GSocketAddress) address = NULL;
+	uid_t uid;
 
 	if (vm->listener)
 		return TRUE;
@@ -1350,9 +1351,15 @@ vm_listen(RmVm *vm, GError **error)
 		g_prefix_error(error, "cannot listen on %s: ", vm->socket_path);
 		return FALSE;
 	}
-	/* QEMU may run as another user; who it is is checked by pid, not by mode. */
-	if (chmod(vm->socket_path, 0666) < 0)
-		g_warning("cannot change the mode of %s: %s", vm->socket_path, g_strerror(errno));
+	/* QEMU may run as another user. Who it is is checked by pid; this keeps others out earlier.
+	 */
+	if (chmod(vm->socket_path, 0600) < 0 ||
+	    (rm_process_uid(process, &uid) && uid != geteuid() &&
+	     chown(vm->socket_path, uid, (gid_t)-1) < 0)) {
+		rm_error_set(error, RM_ERROR_FAILED, "cannot change the owner of %s: %s",
+			     vm->socket_path, g_strerror(errno));
+		return FALSE;
+	}
 	g_signal_connect(service, "incoming", G_CALLBACK(on_incoming), vm);
 	g_socket_service_start(service);
 	vm->listener = g_steal_pointer(&service);
@@ -1526,7 +1533,7 @@ rm_vm_resume(RmVm *vm)
 		return;
 	}
 	rm_process_watch(vm->process, on_process_gone, vm);
-	if (!vm_listen(vm, &error))
+	if (!vm_listen(vm, vm->process, &error))
 		g_warning("domain %s: %s", vm->row->name, error->message);
 	arm_job_timeout(vm);
 }
@@ -1555,7 +1562,7 @@ rm_vm_start(RmVm *vm, RmProcess *process, char ***ret_arguments, char **ret_sock
 	}
 	arguments = rm_qemu_args_build(vm->daemon->config->topology, vm->row, vm->channels,
 				       vm->socket_path, error);
-	if (!arguments || !vm_listen(vm, error))
+	if (!arguments || !vm_listen(vm, process, error))
 		return FALSE;
 	if (!vm->process) {
 		vm->process = g_steal_pointer(&owned);
@@ -1573,6 +1580,12 @@ rm_vm_start(RmVm *vm, RmProcess *process, char ***ret_arguments, char **ret_sock
 	*ret_arguments = g_steal_pointer(&arguments);
 	*ret_socket_path = g_strdup(vm->socket_path);
 	return TRUE;
+}
+
+gboolean
+rm_vm_is_process(const RmVm *vm, const RmProcess *process)
+{
+	return vm->process && rm_process_equal(vm->process, process);
 }
 
 const RmVmRow *

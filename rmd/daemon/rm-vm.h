@@ -38,6 +38,8 @@ void rm_vm_prepare(RmVm *vm, RmVmPrepared done, gpointer data);
 gboolean rm_vm_start(RmVm *vm, RmProcess *process, char ***ret_arguments, char **ret_socket_path,
 		     GError **error);
 
+gboolean rm_vm_is_process(const RmVm *vm, const RmProcess *process);
+
 /* TRUE if its process is there now; finds its end before the main loop does. */
 gboolean rm_vm_check_process(RmVm *vm);
 

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 #include "rm-config.h"
 
+#include <pwd.h>
 #include <string.h>
 
 #include "rm-error.h"
 
 #define DEFAULT_RUNTIME_DIR "/run/rmd"
+#define DEFAULT_EMULATOR    "/usr/libexec/ramryder/qemu-system-x86_64"
+/* Debian's libvirt runs QEMU as it. */
+#define DEFAULT_QEMU_USER "libvirt-qemu"
 
 static const char *const daemon_keys[] = {"runtime-dir", "state-dir", "claim-timeout",
 					  "job-timeout", NULL};
-static const char *const qemu_keys[] = {"emulator", NULL};
+static const char *const qemu_keys[] = {"emulator", "user", NULL};
 static const char *const store_keys[] = {"kind", "path", NULL};
 static const char *const channel_keys[] = {"store",   "tier", "socket",         "dax",
 					   "channel", "size", "read-bandwidth", "write-bandwidth",
@@ -272,9 +276,21 @@ load_qemu(RmConfig *config, const Section *s, GError **error)
 {
 	if (!section_check_keys(s, qemu_keys, error))
 		return FALSE;
-	config->emulator =
-		section_get_path(s, "emulator", "/usr/libexec/ramryder/qemu-system-x86_64", error);
-	return config->emulator != NULL;
+	config->emulator = section_get_path(s, "emulator", DEFAULT_EMULATOR, error);
+	if (!config->emulator)
+		return FALSE;
+	if (!g_key_file_has_key(s->file, s->group, "user", NULL)) {
+		if (getpwnam(DEFAULT_QEMU_USER))
+			config->qemu_user = g_strdup(DEFAULT_QEMU_USER);
+		return TRUE;
+	}
+	config->qemu_user = section_get(s, "user", NULL, error);
+	if (config->qemu_user && !getpwnam(config->qemu_user)) {
+		rm_error_set(error, RM_ERROR_INVALID, "%s: [%s] user=%s: there is no such user",
+			     s->path, s->group, config->qemu_user);
+		return FALSE;
+	}
+	return config->qemu_user != NULL;
 }
 
 /* "store NAME" -> NAME, NULL if @group is of another kind. */
@@ -454,6 +470,7 @@ rm_config_free(RmConfig *config)
 	g_free(config->runtime_dir);
 	g_free(config->state_dir);
 	g_free(config->emulator);
+	g_free(config->qemu_user);
 	if (config->stores)
 		g_ptr_array_unref(config->stores);
 	rm_topology_free(config->topology);

@@ -25,6 +25,7 @@ typedef struct {
 	char *runtime_dir;
 	char *state_dir;
 	char *emulator;
+	char *qemu_user;         /* QEMU runs as it; NULL: only as root */
 	guint claim_timeout_sec; /* a claim whose process never came */
 	guint job_timeout_sec;   /* a job without any progress */
 	GPtrArray *stores;       /* of RmStoreConfig */

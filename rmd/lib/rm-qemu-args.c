@@ -8,8 +8,12 @@
 
 /* Slots 1 to 31 of our bus: a bridge's own slot 0 is reserved with a SHPC. */
 #define SLOTS_PER_BUS 31
-/* Where the bus hangs: a high slot that libvirt gives out last. */
-#define BUS_ADDR "0x1e"
+/*
+ * Where the bus hangs. On q35 libvirt has its own bridge in 0x1e, USB, sound and the chip set in
+ * 0x1a, 0x1b, 0x1d and 0x1f, and gives out root ports from 1 upwards; on pc it gives out 0x1f last.
+ */
+#define BUS_ADDR_Q35 "0x1c"
+#define BUS_ADDR_PC  "0x1f"
 
 static const RmVmChannel *
 channel_at(const GArray *channels, guint i)
@@ -47,9 +51,9 @@ static const char *
 bus_device(const char *machine)
 {
 	if (g_str_has_prefix(machine, "pc-q35") || g_str_equal(machine, "q35"))
-		return "i82801b11-bridge,id=rrbus,bus=pcie.0,addr=" BUS_ADDR;
+		return "i82801b11-bridge,id=rrbus,bus=pcie.0,addr=" BUS_ADDR_Q35;
 	if (g_str_has_prefix(machine, "pc-i440fx") || g_str_equal(machine, "pc"))
-		return "pci-bridge,id=rrbus,bus=pci.0,chassis_nr=254,shpc=off,addr=" BUS_ADDR;
+		return "pci-bridge,id=rrbus,bus=pci.0,chassis_nr=254,shpc=off,addr=" BUS_ADDR_PC;
 	return NULL;
 }
 

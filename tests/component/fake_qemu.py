@@ -269,6 +269,12 @@ class FakeQemu:
                 self.progress(region)
                 self.give_back(region)
 
+    def cmd_start_another(self, uuid):
+        try:
+            start(sys.argv[1], uuid)
+        except GLib.Error as e:
+            raise OSError(e.message) from None
+
     def cmd_raw(self, text):
         self.sock.sendall(text.encode())
 

@@ -58,11 +58,11 @@ def wait_until(what, check, seconds=20):
 class FakeQemu:
     """A fake_qemu.py process."""
 
-    def __init__(self, rmd, uuid, connect=True):
+    def __init__(self, rmd, uuid, connect=True, user=None):
         self.uuid = uuid
         self.process = subprocess.Popen(
             [sys.executable, HERE / "fake_qemu.py", rmd.run / "bus", uuid],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=user)
         answer = json.loads(self.process.stdout.readline())
         if "error" in answer:
             self.process.wait()
@@ -106,6 +106,7 @@ class Rmd:
         self.qemus = []
         self.channels = {}
         self.daemon_options = {}
+        self.qemu_options = ""
 
     def configure(self, channels=None, **daemon):
         """channels: {name: (tier, chunks)}"""
@@ -115,7 +116,7 @@ class Rmd:
         text = f"[daemon]\nruntime-dir={self.run}\nstate-dir={self.state}\n"
         for key, value in self.daemon_options.items():
             text += f"{key.replace('_', '-')}={value}\n"
-        text += f"[qemu]\nemulator=/bin/false\n[store lab]\npath={self.store}\n"
+        text += f"[qemu]\nemulator=/bin/false\n{self.qemu_options}[store lab]\npath={self.store}\n"
         for dax, (name, (tier, chunks)) in enumerate(self.channels.items()):
             text += (f"[channel {name}]\nstore=lab\ntier={tier}\ndax={dax}\nsize={chunks * 128}M\n"
                      + ("read-bandwidth=36000\nwrite-bandwidth=36000\nlatency=100\n"

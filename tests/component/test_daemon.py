@@ -106,3 +106,34 @@ def test_other_user_is_refused(rmd):
                             text=True, check=False)
     assert result.returncode != 0
     assert "a connection of user 65534 to the bus is refused" in rmd.log()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+def test_qemu_user(stopped_rmd):
+    """QEMU's user starts a domain and can do nothing else."""
+    rmd = stopped_rmd
+    rmd.run.chmod(0o755)
+    rmd.qemu_options = "user=nobody\n"
+    rmd.configure({"dimm0": ("dimm", 16), "dimm1": ("dimm", 16)})
+    rmd.start()
+    uuid = rmd.claim(capacity=16, bandwidth=1, placement='tiers="dimm"')
+    qemu = rmd.qemu(uuid, user="nobody")
+    rmd.wait_started("vm")
+    socket = (rmd.run / "vm" / f"{uuid}.sock").stat()
+    assert (socket.st_uid, socket.st_mode & 0o777) == (65534, 0o600)
+    for method, arguments in [("ListDomains", "()"), ("Release", f"('{uuid}',)")]:
+        code = ("from gi.repository import Gio, GLib\n"
+                f"bus = Gio.DBusConnection.new_for_address_sync('unix:path={rmd.run}/bus',"
+                " Gio.DBusConnectionFlags.AUTHENTICATION_CLIENT, None, None)\n"
+                "bus.call_sync(None, '/org/ramryder/Manager1', 'org.ramryder.Manager1',"
+                f" '{method}', GLib.Variant.parse(None, \"{arguments}\", None, None), None, 0, -1, None)")
+        result = subprocess.run(["/usr/bin/python3", "-c", code], user="nobody",
+                                capture_output=True, text=True, check=False)
+        assert f"AccessDenied: user 65534 may not call {method}" in result.stderr
+    # The process of one domain does not take the claim of another.
+    other = rmd.claim("other", capacity=16, bandwidth=1, placement='tiers="dimm"')
+    with pytest.raises(OSError, match="is domain vm and cannot start domain other"):
+        qemu("start_another", uuid=other)
+    rmd.restart()
+    qemu("connect")
+    wait_until("ready", lambda: rmd.domain("vm")["ready"])

@@ -62,6 +62,8 @@ test_bad(void)
 		 "runtime-dir=x is not an absolute"},
 		{"[daemon]\njob-timeout=0\n" STORE CHANNEL SPEED,
 		 "job-timeout=0 is not a whole number"},
+		{"[qemu]\nuser=nobody-of-that-name\n" STORE CHANNEL SPEED,
+		 "user=nobody-of-that-name: there is no such user"},
 		{"[qemu]\nemulator=\n" STORE CHANNEL SPEED, "emulator is empty"},
 		{STORE, "there is no channel"},
 		{CHANNEL SPEED, "store=s: there is no [store s]"},

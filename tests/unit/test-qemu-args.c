@@ -70,7 +70,7 @@ test_q35(void)
 		"read-bandwidth=36000,write-bandwidth=30500,latency=102"
 		" -numa channel,node-id=2,snode=0,socket=0,tier=dimm,dax=2,channel=7,"
 		"read-bandwidth=36000,write-bandwidth=30500,latency=101"
-		" -device i82801b11-bridge,id=rrbus,bus=pcie.0,addr=0x1e"
+		" -device i82801b11-bridge,id=rrbus,bus=pcie.0,addr=0x1c"
 		" -object memory-backend-channel,id=win-dimm0,size=3072M,manager=rr0,channel=dimm0"
 		" -device virtio-mem-pci,id=chan-dimm0,memdev=win-dimm0,node=0,block-size=128M,"
 		"requested-size=0,unplugged-inaccessible=on,bus=rrbus,addr=0x1"
@@ -87,7 +87,9 @@ test_pc(void)
 {
 	g_autofree char *text = build("pc", 2, 0, NULL);
 
-	g_assert_nonnull(strstr(text, " -device pci-bridge,id=rrbus,bus=pci.0,"));
+	g_assert_nonnull(strstr(text,
+				" -device pci-bridge,id=rrbus,bus=pci.0,chassis_nr=254,shpc=off,"
+				"addr=0x1f "));
 }
 
 static void
