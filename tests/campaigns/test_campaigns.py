@@ -108,7 +108,7 @@ def test_qemu_under_sanitizers():
     if not (tree / "asan/build.ninja").exists():
         run("../configure", "--python=/usr/bin/python3", *options, "--enable-asan", "--enable-ubsan",
             cwd=tree / "asan", env=env)
-    tests = ["numa-test", "channel-numa-test", "channel-test"]
+    tests = ["numa-test", "numa-channel-test", "channel-test"]
     run("ninja", "-C", tree / "asan", "-j", JOBS, "qemu-system-x86_64", *(f"tests/qtest/{t}" for t in tests), env=env)
     env.update(QTEST_QEMU_BINARY=str(tree / "asan/qemu-system-x86_64"), ASAN_OPTIONS="detect_leaks=0",
                UBSAN_OPTIONS="halt_on_error=1:print_stacktrace=1")
