@@ -47,8 +47,8 @@ format_bytes(guint64 bytes)
 	g_snprintf(number, sizeof(number), "%.3f", (double)bytes / RM_GIB);
 	for (length = strlen(number); number[length - 1] == '0'; length--)
 		;
-	if (!g_ascii_isdigit(number[length - 1]))
-		length--; /* the point, or the comma of the locale */
+	if (number[length - 1] == '.')
+		length--;
 	return g_strdup_printf("%.*sG", (int)length, number);
 }
 

@@ -251,6 +251,7 @@ main(int argc, char **argv)
 	int i = 1;
 
 	setlocale(LC_ALL, "");
+	setlocale(LC_NUMERIC, "C"); /* 4.125G everywhere: scripts read it too */
 	while (i < argc && argv[i][0] == '-') {
 		if (g_str_equal(argv[i], "--help") || g_str_equal(argv[i], "-h")) {
 			print_help();

@@ -98,15 +98,6 @@ def test_table_options(rmctl):
     assert one_line(rmctl("list", "-o", "nmae"), 2) == "rmctl list: -o: there is no column 'nmae'; --help lists them"
 
 
-def test_decimal_comma_changes_nothing_for_programs(rmctl, fake):
-    locales = subprocess.run(["locale", "-a"], capture_output=True, text=True, check=True).stdout.split()
-    german = [name for name in locales if name.startswith("de_")]
-    if not german:
-        pytest.skip("no locale with a decimal comma is installed")
-    environment = {**os.environ, "RMD_BUS": str(fake.socket), "LC_ALL": german[0]}
-    assert json.loads(rmctl("jobs", "--json", env=environment).stdout)["jobs"][0]["progress"] == 0.5
-
-
 def test_json_has_every_key_in_bytes(rmctl):
     shown = json.loads(rmctl("show", "web1", "--json").stdout)
     assert shown["capacity_bytes"] == 4 * GIB and shown["actual_bytes"] == 4224 * MIB
