@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 #include "rm-ledger.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <sqlite3.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "rm-error.h"
 
@@ -509,6 +512,13 @@ rm_ledger_open(const char *path, const RmTopology *topology, GError **error)
 	ledger->statements = g_hash_table_new_full(g_direct_hash, g_direct_equal, NULL, finalize);
 	ledger->channel_ids = g_new0(gint64, rm_topology_n_channels(topology) + 1);
 	ledger->added = g_array_new(FALSE, FALSE, sizeof(RmChunk));
+	/* Who shares the host with whom is nobody's business; SQLite gives its side files the same mode. */
+	if (chmod(path, 0600) < 0 && errno == ENOENT) {
+		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+		if (fd >= 0)
+			close(fd);
+	}
 	if (sqlite3_open_v2(path, &ledger->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL) !=
 	    SQLITE_OK) {
 		fail(ledger, error);
