@@ -57,4 +57,6 @@ def rig(machine):
         yield rig
     finally:
         rig.clean()
+    if not rmd.is_running():
+        rmd.start()
     rmd.wait_all_free()

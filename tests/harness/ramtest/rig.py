@@ -14,7 +14,7 @@ class Rig:
     def domain(self, name="vm1", memory_mib=4096, **options):
         keys = ("capacity", "minimum", "maximum", "channels", "channels_min", "channels_max", "tiers", "inside", "unit", "base")
         element = {key: options.pop(key) for key in keys if key in options}
-        options.setdefault("metadata", rr_memory(**{**dict(capacity=2, minimum=1, maximum=memory_mib / 1024, channels=3,
+        options.setdefault("metadata", rr_memory(**{**dict(capacity=2, minimum=1, maximum=memory_mib // 1024, channels=3,
                                                            tiers="dimm", base="512MiB"), **element}))
         domain = Domain(self.libvirt, name, memory_mib, **options)
         self.domains.append(domain)
