@@ -44,7 +44,7 @@ class StaticChannels:
             start = self.base_mib if name == "dimm0" else 0
             # Two extents, the later part of the file first: nothing may depend on their order.
             half = self.window_mib // 2
-            arguments += ["-object", f"memory-backend-channel,id=win-{name},size={self.window_mib}M,path={self.files[name]},"
+            arguments += ["-object", f"memory-backend-channel,id=win-{name},size={self.window_mib}M,window=on,path={self.files[name]},"
                                      f"extents={start + half}M:{half}M+{start}M:{half}M",
                           "-device", f"virtio-mem-pci,id=chan-{name},memdev=win-{name},node={self.node(name)},"
                                      f"block-size=128M,requested-size={self.plugged_mib.get(name, 0)}M"]

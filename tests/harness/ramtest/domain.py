@@ -51,7 +51,7 @@ class Domain(GuestShell):
     <type arch='x86_64' machine='q35'>hvm</type>
     <kernel>{env.path("RR_KERNEL")}</kernel>
     <initrd>{env.path("RR_GUEST")}</initrd>
-    <cmdline>console=ttyS0 panic=-1 {self.append}</cmdline>
+    <cmdline>{env.kernel_words(self.append)}</cmdline>
   </os>
   <features><acpi/></features>
   <on_poweroff>destroy</on_poweroff>

@@ -38,6 +38,11 @@ def program(name):
     raise FileNotFoundError(f"{name} is not below RR_BUILD={base}")
 
 
+def kernel_words(*words):
+    """The guests' kernel command line; RR_APPEND adds to it, for hunting faults by hand."""
+    return " ".join(filter(None, ("console=ttyS0 panic=-1", *words, os.environ.get("RR_APPEND"))))
+
+
 def logs():
     """Folder for logs that stay after the test."""
     folder = pathlib.Path(os.environ.get("RR_LOGS", ROOT / "build" / "test-logs"))

@@ -74,7 +74,7 @@ class Guest(GuestShell):
     def arguments(self):
         return [str(self.qemu), *self.machine,
                 "-kernel", str(self.kernel), "-initrd", str(self.image),
-                "-append", f"console=ttyS0 panic=-1 {self.append}".strip(),
+                "-append", env.kernel_words(self.append),
                 "-chardev", f"file,id=console,path={self.console}", "-serial", "chardev:console",
                 "-chardev", f"socket,id=shell,path={self.path},server=on,wait=off", "-serial", "chardev:shell",
                 "-qmp", f"unix:{self.folder}/qmp.sock,server=on,wait=off",
