@@ -15,15 +15,6 @@ pytestmark = pytest.mark.needs("RR_QEMU", "RR_KERNEL", "RR_GUEST", "RR_BUILD")
 NODES3, NODES4 = [0, 1, 2], [0, 1, 2, 3]
 
 
-def pc_ram(rig, domain):
-    """Host address and size of libvirt's pc.ram in QEMU, as its monitor says."""
-    text = rig.libvirt.virsh("qemu-monitor-command", domain.name, "--hmp", "info ramblock")
-    line = next(line for line in text.splitlines() if re.match(r"\s*(/objects/)?pc\.ram\s", line))
-    numbers = re.findall(r"0x[0-9a-f]+", line)
-    # Offset, used, total, and the address where it is mapped.
-    return int(numbers[-1], 16), int(numbers[1], 16)
-
-
 def guest_memory(domain):
     return int(re.search(r"MemTotal: +(\d+)", domain.read("/proc/meminfo"))[1]) << 10
 
@@ -39,15 +30,14 @@ def test_a_domains_life(rig):
     assert [held[f"dimm{i}"] for i in range(4)] == [6, 5, 5, 0] and held["cxl0"] == held["cxl1"] == 0
     assert guest_memory(domain) > 1.85 * GIB
     assert "available: 1 nodes (0)" in domain.run("numactl -H")
-    address, size = pc_ram(rig, domain)
-    assert size == 4 * GIB and host.resident_bytes(domain.pid, address, size) == 0
+    assert domain.pc_ram_resident_bytes() == 0
 
     rig.libvirt.virsh("reboot", domain.name)
     wait.until(lambda: domain.wait_ready() != boot, 120, "the second boot")
     rig.wait_capacity(domain)
     wait.until(lambda: guest_memory(domain) > 1.85 * GIB, 60, "the memory in the guest")
     assert rig.check_books(domain) == held
-    assert host.resident_bytes(domain.pid, *pc_ram(rig, domain)) == 0
+    assert domain.pc_ram_resident_bytes() == 0
 
     rig.libvirt.virsh("shutdown", domain.name)
     domain.wait_gone()
