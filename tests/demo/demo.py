@@ -125,7 +125,7 @@ class Demo:
         show("virsh dumpxml demo   (the one element that is ours)", element)
         began = time.monotonic()
         self.domain.define()
-        show("virsh start demo", self.libvirt.virsh("start", NAME, timeout=300))
+        show("virsh define demo.xml && virsh start demo", self.libvirt.virsh("start", NAME, timeout=300))
         self.domain.started()
         self.domain.wait_ready(300)
         wait.until(self.has_its_memory, 300, "the guest to have its 4 GiB")
@@ -292,7 +292,7 @@ class Demo:
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=env.ROOT / "build" / "demo", help="folder of report.json and the logs")
-    out = parser.parse_args().out
+    out = parser.parse_args().out.resolve()
     if os.geteuid():
         sys.exit("demo: it needs root, for a mount namespace with a libvirtd and an rmd of its own")
     out.mkdir(parents=True, exist_ok=True)
@@ -315,7 +315,7 @@ def main():
             demo.rmd.stop()
     say(f"\nThe figures: {report.relative_to(env.ROOT) if report.is_relative_to(env.ROOT) else report}; logs beside it.")
     if demo.failures:
-        say(f"{len(demo.failures)} promises were not kept:")
+        say("Not kept:")
         for failure in demo.failures:
             say(f"  {failure}")
         return 1

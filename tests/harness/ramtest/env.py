@@ -45,6 +45,6 @@ def kernel_words(*words):
 
 def logs():
     """Folder for logs that stay after the test."""
-    folder = pathlib.Path(os.environ.get("RR_LOGS", ROOT / "build" / "test-logs"))
+    folder = pathlib.Path(os.environ.get("RR_LOGS", ROOT / "build" / "test-logs")).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
