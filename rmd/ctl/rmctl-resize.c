@@ -55,7 +55,8 @@ read_capacity(GVariantDict *options, GError **error)
 	}
 	if (bytes == 0) {
 		rm_error_set(error, RM_ERROR_INVALID,
-			     "--capacity: a VM cannot be without memory; virsh shutdown stops it");
+			     "--capacity %s: a VM cannot be without memory; virsh shutdown stops it",
+			     capacity);
 		return FALSE;
 	}
 	if (!rm_size_check_chunks("--capacity", bytes, error))

@@ -237,7 +237,7 @@ def test_jobs_cancel(rmctl, fake):
     (["resize", "web1"], "rmctl resize: nothing to change; give --capacity, --bandwidth or --layout"),
     (["resize", "web1", "-c", "4X"],
      "rmctl resize: --capacity: '4X' is not a size; write a whole number and K, M, G or T, for example 512M or 4GiB"),
-    (["resize", "web1", "-c", "0"], "rmctl resize: --capacity: a VM cannot be without memory; virsh shutdown stops it"),
+    (["resize", "web1", "-c", "0"], "rmctl resize: --capacity 0: a VM cannot be without memory; virsh shutdown stops it"),
     (["resize", "web1", "-c", "4100M"], "rmctl resize: --capacity: 4100 MiB is not a multiple of the chunk size, 128 MiB; "
                                         "the nearest sizes are 4 GiB and 4224 MiB"),
     (["resize", "web1", "-w", "80GB/s"],
