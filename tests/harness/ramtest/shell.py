@@ -96,7 +96,12 @@ class GuestShell:
                     continue
             for line in self._lines(0.2):
                 mark = line.split(" ")
-                if mark[0] == "@@B" and len(mark) == 2:
+                if mark[0] == "@@READY":
+                    # A boot: what was under way before it gets no answer any more, not even the rest of one.
+                    if not resend and body is not None:
+                        raise CommandFailed(f"the guest was reset during {command!r}")
+                    body, sent = None, 0
+                elif mark[0] == "@@B" and len(mark) == 2:
                     body = [] if mark[1] in numbers else None
                 elif mark[0] == "@@E" and len(mark) == 3 and body is not None and mark[1] in numbers:
                     text = base64.b64decode("".join(body)).decode("utf-8", "replace")
