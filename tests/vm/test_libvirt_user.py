@@ -26,7 +26,7 @@ def open_parts(monkeypatch):
         folder = pathlib.Path(name)
         folder.chmod(0o755)
         for variable in ("RR_QEMU", "RR_KERNEL", "RR_GUEST"):
-            monkeypatch.setenv(variable, shutil.copy(env.path(variable), folder / variable.lower()))
+            monkeypatch.setenv(variable, str(shutil.copy(env.path(variable), folder / variable.lower())))
         for program in ("rmd", "rmctl", "qemu-ramryder", "rmd-libvirt-hook"):
             shutil.copy(env.program(program), folder / program)
         monkeypatch.setenv("RR_BUILD", name)
