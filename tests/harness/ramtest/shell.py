@@ -74,6 +74,7 @@ class GuestShell:
         `resend`: send it again after so many seconds, and then ever less often, until somebody listens; only for
         commands that may run twice. A slow guest may find several copies in its UART: each answer is as good.
         """
+        timeout = int(timeout * wait.SLOW)
         deadline = time.monotonic() + timeout + 5
         numbers, body, sent = set(), None, 0
         while True:
