@@ -3,17 +3,20 @@
 
 import pathlib
 
+from ramtest import env
+
 MIB = 1 << 20
 
 
 class StaticChannels:
     """Channels on sparse files below `folder`.
 
-    dimms, cxls: their number; base_mib: base memory, on dimm0; window_mib: window of each channel;
+    dimms, cxls: their number; base_mib: base memory, on dimm0 (env.base_mib() if not given); window_mib: window of each channel;
     plugged_mib: {channel: requested size at boot}, the rest start empty. Heads come first in the numbering of nodes.
     """
 
-    def __init__(self, folder, dimms=3, cxls=0, base_mib=512, window_mib=512, plugged_mib=(), cpus=2):
+    def __init__(self, folder, dimms=3, cxls=0, base_mib=None, window_mib=512, plugged_mib=(), cpus=2):
+        base_mib = base_mib or env.base_mib()
         self.base_mib, self.window_mib, self.plugged_mib, self.cpus = base_mib, window_mib, dict(plugged_mib), cpus
         names = [f"dimm{i}" for i in range(dimms)] + [f"cxl{i}" for i in range(cxls)]
         heads = [name for name in names if name in ("dimm0", "cxl0")]

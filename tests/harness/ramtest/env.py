@@ -43,6 +43,11 @@ def kernel_words(*words):
     return " ".join(filter(None, ("console=ttyS0 panic=-1", *words, os.environ.get("RR_APPEND"))))
 
 
+def base_mib():
+    """Base memory of guests on static channels; RR_BASE_MIB gives more to a kernel that needs more, as KASAN's shadow does."""
+    return int(os.environ.get("RR_BASE_MIB", "512"))
+
+
 def logs():
     """Folder for logs that stay after the test."""
     folder = pathlib.Path(os.environ.get("RR_LOGS", ROOT / "build" / "test-logs")).resolve()
