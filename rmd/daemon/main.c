@@ -19,6 +19,7 @@
 #include "rm-bus-server.h"
 #include "rm-daemon.h"
 #include "rm-error.h"
+#include "rm-fault.h"
 #include "rm-paths.h"
 
 static GLogLevelFlags log_level = G_LOG_LEVEL_INFO;
@@ -208,6 +209,7 @@ main(int argc, char **argv)
 		fprintf(stderr, "rmd: %s\n", error->message);
 		return 2;
 	}
+	rm_fault_init();
 	umask(022);
 	signal(SIGPIPE, SIG_IGN);
 	g_log_set_writer_func(write_log, GINT_TO_POINTER(g_log_writer_is_journald(STDERR_FILENO)),

@@ -244,9 +244,7 @@ make_plan(RmDaemon *daemon, RmVm *vm, const Options *o, Plan *plan, GError **err
 			     row->name, row->generation, o->expected_generation);
 		return FALSE;
 	}
-	use = rm_daemon_plan_use(daemon, vm, error);
-	if (!use)
-		return FALSE;
+	use = rm_daemon_plan_use(daemon, vm);
 	plan->nodes = nodes_of(vm);
 	return o->layout ? plan_by_hand(daemon, vm, use, o->layout, plan, error)
 			 : plan_even(daemon, vm, use, o, plan, error);
@@ -262,8 +260,8 @@ fail(GDBusMethodInvocation *invocation, GError *error)
 }
 
 /* Names of the domains with chunks on each channel of the topology. */
-static gboolean
-channel_users(RmDaemon *daemon, GPtrArray **users, GError **error)
+static void
+channel_users(RmDaemon *daemon, GPtrArray **users)
 {
 	GHashTableIter iter;
 	gpointer vm;
@@ -271,11 +269,9 @@ channel_users(RmDaemon *daemon, GPtrArray **users, GError **error)
 	g_hash_table_iter_init(&iter, daemon->vms);
 	while (g_hash_table_iter_next(&iter, NULL, &vm)) {
 		g_autoptr(GArray) chunks =
-			rm_ledger_vm_chunks(daemon->ledger, rm_vm_row(vm)->id, error);
+			rm_ledger_vm_chunks(daemon->ledger, rm_vm_row(vm)->id);
 		guint last = G_MAXUINT, i;
 
-		if (!chunks)
-			return FALSE;
 		for (i = 0; i < chunks->len; i++) {
 			guint channel = g_array_index(chunks, RmChunk, i).channel;
 
@@ -284,7 +280,6 @@ channel_users(RmDaemon *daemon, GPtrArray **users, GError **error)
 			last = channel;
 		}
 	}
-	return TRUE;
 }
 
 static GVariant *
@@ -320,17 +315,14 @@ on_list_channels(RmManager1 *skeleton, GDBusMethodInvocation *invocation, gpoint
 	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
 	const RmTopology *topology = daemon->config->topology;
 	guint n = rm_topology_n_channels(topology), i;
-	g_autofree RmChannelCounts *counts = NULL;
+	const RmChannelCounts *counts = rm_ledger_counts(daemon->ledger);
 	g_autoptr(GPtrArray) users =
 		g_ptr_array_new_with_free_func((GDestroyNotify)g_ptr_array_unref);
 	GVariantBuilder list;
-	GError *error = NULL;
 
 	for (i = 0; i < n; i++)
 		g_ptr_array_add(users, g_ptr_array_new());
-	counts = rm_ledger_counts(daemon->ledger, &error);
-	if (!counts || !channel_users(daemon, (GPtrArray **)users->pdata, &error))
-		return fail(invocation, error);
+	channel_users(daemon, (GPtrArray **)users->pdata);
 	g_variant_builder_init(&list, G_VARIANT_TYPE("aa{sv}"));
 	for (i = 0; i < n; i++)
 		g_variant_builder_add_value(
@@ -353,23 +345,18 @@ on_list_domains(RmManager1 *skeleton, GDBusMethodInvocation *invocation, gpointe
 {
 	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
 	g_autoptr(GPtrArray) vms = g_ptr_array_new();
-	g_auto(GVariantBuilder) list = G_VARIANT_BUILDER_INIT(G_VARIANT_TYPE("aa{sv}"));
+	GVariantBuilder list;
 	GHashTableIter iter;
 	gpointer vm;
 	guint i;
 
+	g_variant_builder_init(&list, G_VARIANT_TYPE("aa{sv}"));
 	g_hash_table_iter_init(&iter, daemon->vms);
 	while (g_hash_table_iter_next(&iter, NULL, &vm))
 		g_ptr_array_add(vms, vm);
 	g_ptr_array_sort(vms, compare_vms);
-	for (i = 0; i < vms->len; i++) {
-		GError *error = NULL;
-		GVariant *domain = rm_vm_to_variant(g_ptr_array_index(vms, i), &error);
-
-		if (!domain)
-			return fail(invocation, error);
-		g_variant_builder_add_value(&list, domain);
-	}
+	for (i = 0; i < vms->len; i++)
+		g_variant_builder_add_value(&list, rm_vm_to_variant(g_ptr_array_index(vms, i)));
 	rm_manager1_complete_list_domains(skeleton, invocation, g_variant_builder_end(&list));
 	return G_DBUS_METHOD_INVOCATION_HANDLED;
 }
@@ -381,11 +368,10 @@ on_get_domain(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const cha
 	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
 	GError *error = NULL;
 	RmVm *vm = rm_daemon_find_vm(daemon, name, &error);
-	GVariant *domain = vm ? rm_vm_to_variant(vm, &error) : NULL;
 
-	if (!domain)
+	if (!vm)
 		return fail(invocation, error);
-	rm_manager1_complete_get_domain(skeleton, invocation, domain);
+	rm_manager1_complete_get_domain(skeleton, invocation, rm_vm_to_variant(vm));
 	return G_DBUS_METHOD_INVOCATION_HANDLED;
 }
 
@@ -443,9 +429,7 @@ on_plan_resize(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const ch
 	vm = rm_daemon_find_vm(daemon, name, &error);
 	if (!vm || !make_plan(daemon, vm, &options, &plan, &error))
 		return fail(invocation, error);
-	use = rm_daemon_plan_use(daemon, vm, &error);
-	if (!use)
-		return fail(invocation, error);
+	use = rm_daemon_plan_use(daemon, vm);
 	g_variant_builder_init(&list, G_VARIANT_TYPE("aa{sv}"));
 	for (i = 0; i < plan.nodes->len; i++) {
 		const RmPlanNode *node = &g_array_index(plan.nodes, RmPlanNode, i);

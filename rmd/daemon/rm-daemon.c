@@ -13,6 +13,9 @@
 /* A claim waits at most so long for chunks that are being scrubbed or a domain that is ending. */
 #define CLAIM_WAIT_SEC 60
 
+/* Lines of the history wait so long for a transaction that takes them along. */
+#define FLUSH_MSEC 500
+
 typedef struct {
 	RmDaemon *daemon;
 	RmDomainXml *domain;
@@ -31,21 +34,32 @@ rm_daemon_ledger_failed(const GError *error)
 	exit(EXIT_FAILURE);
 }
 
+static gboolean
+on_flush(gpointer data)
+{
+	RmDaemon *daemon = data;
+	g_autoptr(GError) error = NULL;
+
+	daemon->flush_timeout = 0;
+	if (!rm_ledger_flush(daemon->ledger, &error))
+		rm_daemon_ledger_failed(error);
+	return G_SOURCE_REMOVE;
+}
+
 void
 rm_daemon_note(RmDaemon *daemon, GLogLevelFlags level, const char *uuid, const char *kind,
 	       const char *format, ...)
 {
 	g_autofree char *text = NULL;
-	g_autoptr(GError) error = NULL;
 	va_list args;
 
 	va_start(args, format);
 	text = g_strdup_vprintf(format, args);
 	va_end(args);
 	g_log(G_LOG_DOMAIN, level, "%s", text);
-	/* The history is for people: what cannot be written to it stops nothing. */
-	if (!rm_ledger_add_event(daemon->ledger, uuid, kind, text, &error))
-		g_warning("%s", error->message);
+	rm_ledger_add_event(daemon->ledger, uuid, kind, text);
+	if (!daemon->flush_timeout)
+		daemon->flush_timeout = g_timeout_add(FLUSH_MSEC, on_flush, daemon);
 }
 
 void
@@ -123,16 +137,14 @@ rm_daemon_find_vm(RmDaemon *daemon, const char *name_or_uuid, GError **error)
 /* ---- plans ---- */
 
 /* Marks the channels of @other, and counts those of @vm. */
-static gboolean
-add_use(RmDaemon *daemon, RmPlanUse *use, RmVm *other, const RmVm *vm, GError **error)
+static void
+add_use(RmDaemon *daemon, RmPlanUse *use, RmVm *other, const RmVm *vm)
 {
 	const RmVmRow *row = rm_vm_row(other);
 	const GArray *channels = rm_vm_channels(other);
-	g_autoptr(GArray) chunks = rm_ledger_vm_chunks(daemon->ledger, row->id, error);
+	g_autoptr(GArray) chunks = rm_ledger_vm_chunks(daemon->ledger, row->id);
 	guint i;
 
-	if (!chunks)
-		return FALSE;
 	for (i = 0; i < chunks->len; i++) {
 		const RmChunk *c = &g_array_index(chunks, RmChunk, i);
 
@@ -147,29 +159,25 @@ add_use(RmDaemon *daemon, RmPlanUse *use, RmVm *other, const RmVm *vm, GError **
 		if (c->target_chunks)
 			use[c->channel].taken_by = row->name;
 	}
-	return TRUE;
 }
 
 RmPlanUse *
-rm_daemon_plan_use(RmDaemon *daemon, const RmVm *vm, GError **error)
+rm_daemon_plan_use(RmDaemon *daemon, const RmVm *vm)
 {
 	guint n = rm_topology_n_channels(daemon->config->topology), i;
 	g_autofree RmPlanUse *use = g_new0(RmPlanUse, n + 1);
-	g_autofree RmChannelCounts *counts = rm_ledger_counts(daemon->ledger, error);
+	const RmChannelCounts *counts = rm_ledger_counts(daemon->ledger);
 	GHashTableIter iter;
 	gpointer other;
 
-	if (!counts)
-		return NULL;
 	for (i = 0; i < n; i++)
 		use[i].free_chunks = counts[i].n[RM_CHUNK_FREE] + counts[i].n[RM_CHUNK_RELEASED] +
 				     counts[i].n[RM_CHUNK_SCRUBBING];
 	g_hash_table_iter_init(&iter, daemon->vms);
 	while (g_hash_table_iter_next(&iter, NULL, &other)) {
 		/* What a domain that is gone had is free soon. */
-		if (rm_vm_row(other)->state != RM_VM_GONE &&
-		    !add_use(daemon, use, other, vm, error))
-			return NULL;
+		if (rm_vm_row(other)->state != RM_VM_GONE)
+			add_use(daemon, use, other, vm);
 	}
 	return g_steal_pointer(&use);
 }
@@ -281,19 +289,16 @@ check_older(RmDaemon *daemon, const RmDomainXml *d, gboolean *ret_wait, GError *
 
 /* Whether all of a plan is clean now. */
 static gboolean
-plan_is_clean(RmDaemon *daemon, const GArray *nodes, gboolean *ret_clean, GError **error)
+plan_is_clean(RmDaemon *daemon, const GArray *nodes)
 {
-	g_autofree RmChannelCounts *counts = rm_ledger_counts(daemon->ledger, error);
+	const RmChannelCounts *counts = rm_ledger_counts(daemon->ledger);
 	guint i;
 
-	if (!counts)
-		return FALSE;
-	*ret_clean = TRUE;
 	for (i = 0; i < nodes->len; i++) {
 		const RmPlanNode *node = &g_array_index(nodes, RmPlanNode, i);
 
 		if (counts[node->channel].n[RM_CHUNK_FREE] < node->target_chunks)
-			*ret_clean = FALSE;
+			return FALSE;
 	}
 	return TRUE;
 }
@@ -450,7 +455,7 @@ try_claim(Claim *claim)
 	g_autofree RmPlanUse *use = NULL;
 	g_autoptr(GArray) nodes = NULL;
 	GError *error = NULL;
-	gboolean wait, clean = FALSE;
+	gboolean wait;
 
 	if (!check_older(daemon, claim->domain, &wait, &error)) {
 		claim_fail(claim, error);
@@ -458,14 +463,13 @@ try_claim(Claim *claim)
 	}
 	if (wait)
 		return;
-	use = rm_daemon_plan_use(daemon, NULL, &error);
-	if (use)
-		nodes = rm_planner_place(daemon->config->topology, use, &request, &error);
-	if (!nodes || !plan_is_clean(daemon, nodes, &clean, &error)) {
+	use = rm_daemon_plan_use(daemon, NULL);
+	nodes = rm_planner_place(daemon->config->topology, use, &request, &error);
+	if (!nodes) {
 		claim_fail(claim, error);
 		return;
 	}
-	if (!clean)
+	if (!plan_is_clean(daemon, nodes))
 		return;
 	if (!begin_claim(claim, nodes, &error)) {
 		claim_fail(claim, error);
@@ -558,9 +562,7 @@ try_remove(RmDaemon *daemon, RmVm *vm)
 
 	if (rm_vm_row(vm)->state != RM_VM_GONE)
 		return FALSE;
-	chunks = rm_ledger_vm_chunks(daemon->ledger, rm_vm_row(vm)->id, &error);
-	if (!chunks)
-		rm_daemon_ledger_failed(error);
+	chunks = rm_ledger_vm_chunks(daemon->ledger, rm_vm_row(vm)->id);
 	if (chunks->len)
 		return FALSE;
 	if (!rm_ledger_remove_vm(daemon->ledger, rm_vm_row(vm)->id, &error))
@@ -676,12 +678,10 @@ static gboolean
 restart_scrubbing(RmDaemon *daemon, GError **error)
 {
 	g_autoptr(GArray) chunks =
-		rm_ledger_chunks_in_state(daemon->ledger, RM_CHUNK_SCRUBBING, G_MAXINT32, error);
+		rm_ledger_chunks_in_state(daemon->ledger, RM_CHUNK_SCRUBBING, G_MAXUINT);
 	g_autoptr(RmLedgerTx) tx = NULL;
 	guint i;
 
-	if (!chunks)
-		return FALSE;
 	tx = rm_ledger_begin(daemon->ledger, error);
 	for (i = 0; tx && i < chunks->len; i++) {
 		const RmChunk *c = &g_array_index(chunks, RmChunk, i);
@@ -789,6 +789,7 @@ rm_daemon_free(RmDaemon *daemon)
 	g_queue_clear_full(&daemon->releases, g_object_unref);
 	g_hash_table_unref(daemon->vms);
 	g_clear_handle_id(&daemon->settle_idle, g_source_remove);
+	g_clear_handle_id(&daemon->flush_timeout, g_source_remove);
 	g_ptr_array_unref(daemon->stores);
 	rm_ledger_free(daemon->ledger);
 	g_free(daemon);

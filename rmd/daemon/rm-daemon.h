@@ -39,6 +39,7 @@ struct RmDaemon {
 	const RmDaemonEvents *events;
 	gpointer events_data;
 	guint settle_idle;
+	guint flush_timeout;
 };
 
 /*
@@ -56,7 +57,7 @@ RmVm *rm_daemon_find_vm(RmDaemon *daemon, const char *name_or_uuid, GError **err
 RmStore *rm_daemon_store(RmDaemon *daemon, guint channel);
 
 /* What the planner needs, for @vm or a new domain (NULL). Free with g_free(); borrows names. */
-RmPlanUse *rm_daemon_plan_use(RmDaemon *daemon, const RmVm *vm, GError **error);
+RmPlanUse *rm_daemon_plan_use(RmDaemon *daemon, const RmVm *vm);
 
 /* Claims chunks for a domain; @task returns a boolean. Takes @domain. */
 void rm_daemon_claim(RmDaemon *daemon, RmDomainXml *domain, GTask *task);

@@ -118,16 +118,13 @@ void
 rm_scrubber_kick(RmScrubber *scrubber)
 {
 	RmDaemon *daemon = scrubber->daemon;
-	g_autoptr(GError) error = NULL;
 	g_autoptr(GArray) chunks = NULL;
 	GArray *batch;
 	guint i;
 
 	if (scrubber->running)
 		return;
-	chunks = rm_ledger_chunks_in_state(daemon->ledger, RM_CHUNK_RELEASED, BATCH_CHUNKS, &error);
-	if (!chunks)
-		rm_daemon_ledger_failed(error);
+	chunks = rm_ledger_chunks_in_state(daemon->ledger, RM_CHUNK_RELEASED, BATCH_CHUNKS);
 	if (!chunks->len)
 		return;
 	batch = g_array_new(FALSE, TRUE, sizeof(Work));

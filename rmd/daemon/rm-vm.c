@@ -226,12 +226,7 @@ count_chunks(RmVm *vm, const GArray *chunks)
 static GArray *
 load_chunks(RmVm *vm)
 {
-	g_autoptr(GError) error = NULL;
-	GArray *chunks = rm_ledger_vm_chunks(vm->daemon->ledger, vm->row->id, &error);
-
-	if (!chunks)
-		rm_daemon_ledger_failed(error);
-	return chunks;
+	return rm_ledger_vm_chunks(vm->daemon->ledger, vm->row->id);
 }
 
 /* Marks chunks (RmChunk) of this domain as released and sets the scrubber on them. */
@@ -1737,17 +1732,15 @@ channel_to_variant(RmVm *vm, guint i, const Tallies *t)
 }
 
 GVariant *
-rm_vm_to_variant(RmVm *vm, GError **error)
+rm_vm_to_variant(RmVm *vm)
 {
 	g_auto(GVariantDict) dict = G_VARIANT_DICT_INIT(NULL);
-	g_autoptr(GArray) chunks = rm_ledger_vm_chunks(vm->daemon->ledger, vm->row->id, error);
+	g_autoptr(GArray) chunks = load_chunks(vm);
 	g_autofree Tallies *tallies = NULL;
 	GVariantBuilder list;
 	guint64 actual_bytes = 0;
 	guint i;
 
-	if (!chunks)
-		return NULL;
 	tallies = count_chunks(vm, chunks);
 	g_variant_builder_init(&list, G_VARIANT_TYPE("aa{sv}"));
 	for (i = 0; i < vm->channels->len; i++) {

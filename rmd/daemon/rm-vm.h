@@ -56,7 +56,7 @@ gboolean rm_vm_cancel_job(RmVm *vm, GError **error);
 void rm_vm_kick(RmVm *vm);
 
 /* a{sv} as GetDomain() gives it; floating. */
-GVariant *rm_vm_to_variant(RmVm *vm, GError **error);
+GVariant *rm_vm_to_variant(RmVm *vm);
 /* a{sv} as GetJob() gives it; floating. */
 GVariant *rm_job_to_variant(const RmJob *job);
 

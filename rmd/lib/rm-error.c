@@ -9,6 +9,7 @@ static const char *const names[RM_ERROR_N] = {
 	[RM_ERROR_FAILED] = "Failed",   [RM_ERROR_NOT_FOUND] = "NotFound",
 	[RM_ERROR_INVALID] = "Invalid", [RM_ERROR_NO_SPACE] = "NoSpace",
 	[RM_ERROR_BUSY] = "Busy",       [RM_ERROR_STALE] = "Stale",
+	[RM_ERROR_DAMAGED] = "Damaged",
 };
 
 const char *

@@ -18,6 +18,7 @@ typedef enum {
 	RM_ERROR_NO_SPACE,  /* right, but there are not enough chunks or channels */
 	RM_ERROR_BUSY,      /* right, but not now */
 	RM_ERROR_STALE,     /* made for an older state (expected-generation) */
+	RM_ERROR_DAMAGED,   /* a file of ours does not say what it should */
 	RM_ERROR_N
 } RmError;
 

@@ -5,15 +5,30 @@
 #include <fcntl.h>
 #include <sqlite3.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "rm-error.h"
+#include "rm-fault.h"
 
 #define EVENTS_MAX 10000
 #define JOBS_MAX   1000
+#define NO_SLOT    G_MAXUINT32
 
+/* One chunk as the file has it, and its place in the list of its domain's. */
+typedef struct {
+	RmChunk chunk;
+	guint32 next;
+	guint32 previous;
+} Slot;
+
+/*
+ * The table of chunks is also kept in memory: a host has a hundred thousand, and each message of
+ * each QEMU asks for some. Writes go to the file first and only then here; what a transaction
+ * changed is undone here when it is rolled back there.
+ */
 struct RmLedger {
 	sqlite3 *db;
 	char *path;
@@ -22,6 +37,14 @@ struct RmLedger {
 	gint64 *channel_ids;    /* by index in the topology */
 	gboolean is_new;
 	GArray *added;
+	Slot *slots;           /* all chunks, by channel and number */
+	guint32 *first_slots;  /* of each channel, and the end of the last */
+	guint *first_free;     /* no free chunk of that channel has a lower number */
+	GHashTable *vm_slots;  /* id of a domain (gint64 *) -> guint32 *, head of its list */
+	RmChannelCounts *counts;
+	RmChannelState *states;
+	GArray *undo; /* of RmChunk, as they were, oldest first */
+	GPtrArray *events; /* of RmEvent, not written yet */
 };
 
 static const char *const chunk_states[RM_CHUNK_N] = {
@@ -30,6 +53,12 @@ static const char *const chunk_states[RM_CHUNK_N] = {
 	[RM_CHUNK_RELEASED] = "released",
 	[RM_CHUNK_SCRUBBING] = "scrubbing",
 	[RM_CHUNK_QUARANTINED] = "quarantined",
+};
+
+static const char *const channel_states[RM_CHANNEL_N] = {
+	[RM_CHANNEL_ONLINE] = "online",
+	[RM_CHANNEL_DRAINING] = "draining",
+	[RM_CHANNEL_OFFLINE] = "offline",
 };
 
 static const char *const vm_states[RM_VM_N] = {
@@ -155,6 +184,23 @@ static const char *const migrations[RM_LEDGER_VERSION] = {
 	" kind TEXT NOT NULL,"
 	" text TEXT NOT NULL"
 	") STRICT;",
+
+	/*
+	 * 2: channels that are being emptied; domains that share channels or ask for MB/s. The
+	 * index by state is gone: it is asked in memory now and made each change of state dearer.
+	 */
+	"ALTER TABLE channel ADD COLUMN state TEXT NOT NULL DEFAULT 'online'"
+	" CHECK (state IN ('online', 'draining', 'offline'));"
+	"ALTER TABLE vm ADD COLUMN shared INTEGER NOT NULL DEFAULT 0 CHECK (shared IN (0, 1));"
+	"ALTER TABLE vm ADD COLUMN mbps INTEGER NOT NULL DEFAULT 0 CHECK (mbps >= 0);"
+	"ALTER TABLE vm ADD COLUMN mbps_min INTEGER NOT NULL DEFAULT 0 CHECK (mbps_min >= 0);"
+	"ALTER TABLE vm ADD COLUMN mbps_max INTEGER NOT NULL DEFAULT 0"
+	" CHECK (mbps_max >= mbps_min);"
+	"DROP INDEX chunk_by_state;"
+	"CREATE TRIGGER chunk_offline BEFORE UPDATE OF state ON chunk"
+	" WHEN NEW.state = 'granted' AND OLD.state <> 'granted' AND"
+	"  (SELECT state FROM channel WHERE id = NEW.channel) = 'offline'"
+	" BEGIN SELECT RAISE(ABORT, 'nothing is granted on a channel that is offline'); END;",
 };
 
 /* ---- SQLite ---- */
@@ -179,8 +225,10 @@ finalize(gpointer query)
 static gboolean
 fail(RmLedger *ledger, GError **error)
 {
-	RmError code =
-		sqlite3_errcode(ledger->db) == SQLITE_FULL ? RM_ERROR_NO_SPACE : RM_ERROR_FAILED;
+	int rc = sqlite3_errcode(ledger->db);
+	RmError code = rc == SQLITE_FULL				? RM_ERROR_NO_SPACE
+		       : rc == SQLITE_CORRUPT || rc == SQLITE_NOTADB ? RM_ERROR_DAMAGED
+								     : RM_ERROR_FAILED;
 
 	rm_error_set(error, code, "ledger %s: %s", ledger->path, sqlite3_errmsg(ledger->db));
 	return FALSE;
@@ -247,10 +295,8 @@ query_step(RmLedger *ledger, Query *query, gboolean *ret_done, GError **error)
 {
 	int rc = sqlite3_step(query);
 
-	if (rc != SQLITE_ROW && rc != SQLITE_DONE)
-		return fail(ledger, error);
-	*ret_done = rc == SQLITE_DONE;
-	return TRUE;
+	*ret_done = rc != SQLITE_ROW;
+	return rc == SQLITE_ROW || rc == SQLITE_DONE || fail(ledger, error);
 }
 
 /* Runs a statement without result rows. */
@@ -286,6 +332,151 @@ find_name(const char *const *names, guint n, const char *name)
 	g_return_val_if_reached(0);
 }
 
+/* ---- chunks in memory ---- */
+
+static Slot *
+slot_of(const RmLedger *ledger, guint channel, guint chunk)
+{
+	guint32 at = ledger->first_slots[channel] + chunk;
+
+	return at < ledger->first_slots[channel + 1] ? &ledger->slots[at] : NULL;
+}
+
+static void
+slot_unlink(RmLedger *ledger, Slot *slot)
+{
+	guint32 *head;
+
+	if (!slot->chunk.vm)
+		return;
+	if (slot->next != NO_SLOT)
+		ledger->slots[slot->next].previous = slot->previous;
+	if (slot->previous != NO_SLOT) {
+		ledger->slots[slot->previous].next = slot->next;
+		return;
+	}
+	if (slot->next == NO_SLOT) {
+		g_hash_table_remove(ledger->vm_slots, &slot->chunk.vm);
+		return;
+	}
+	head = g_hash_table_lookup(ledger->vm_slots, &slot->chunk.vm);
+	*head = slot->next;
+}
+
+static void
+slot_link(RmLedger *ledger, Slot *slot)
+{
+	guint32 *head = g_hash_table_lookup(ledger->vm_slots, &slot->chunk.vm);
+	guint32 at = (guint32)(slot - ledger->slots);
+
+	slot->previous = NO_SLOT;
+	slot->next = head ? *head : NO_SLOT;
+	if (head) {
+		ledger->slots[*head].previous = at;
+		*head = at;
+	} else {
+		g_hash_table_insert(ledger->vm_slots,
+				    g_memdup2(&slot->chunk.vm, sizeof(slot->chunk.vm)),
+				    g_memdup2(&at, sizeof(at)));
+	}
+}
+
+static void
+slot_set(RmLedger *ledger, Slot *slot, const RmChunk *chunk)
+{
+	RmChannelCounts *counts = &ledger->counts[chunk->channel];
+
+	counts->n[slot->chunk.state]--;
+	counts->n[chunk->state]++;
+	if (chunk->state == RM_CHUNK_FREE && chunk->chunk < ledger->first_free[chunk->channel])
+		ledger->first_free[chunk->channel] = chunk->chunk;
+	if (slot->chunk.vm == chunk->vm) {
+		slot->chunk = *chunk;
+		return;
+	}
+	slot_unlink(ledger, slot);
+	slot->chunk = *chunk;
+	if (chunk->vm)
+		slot_link(ledger, slot);
+}
+
+/* The file has taken it: here as well. */
+static void
+slot_change(RmLedger *ledger, Slot *slot, const RmChunk *chunk)
+{
+	if (!sqlite3_get_autocommit(ledger->db))
+		g_array_append_val(ledger->undo, slot->chunk);
+	slot_set(ledger, slot, chunk);
+}
+
+static guint index_of_channel(RmLedger *ledger, gint64 id);
+
+static gboolean
+load_chunks(RmLedger *ledger, GError **error)
+{
+	guint n = rm_topology_n_channels(ledger->topology), i;
+	g_autoptr(Query) query = NULL;
+	gint64 last_id = -1;
+	guint channel = 0;
+	gboolean done;
+
+	for (i = 0; i < n; i++)
+		ledger->first_slots[i + 1] =
+			ledger->first_slots[i] +
+			rm_topology_channel(ledger->topology, i)->size_chunks;
+	ledger->slots = g_new0(Slot, ledger->first_slots[n] + 1);
+	query = query_new(ledger, error,
+			  "SELECT channel, chunk, state, vm, base, phase FROM chunk", "");
+	if (!query)
+		return FALSE;
+	for (;;) {
+		gint64 id;
+		RmChunk c;
+		Slot *slot;
+
+		if (!query_step(ledger, query, &done, error))
+			return FALSE;
+		if (done)
+			return TRUE;
+		id = sqlite3_column_int64(query, 0);
+		if (id != last_id)
+			channel = index_of_channel(ledger, id);
+		last_id = id;
+		c.channel = channel;
+		c.chunk = (guint)sqlite3_column_int64(query, 1);
+		c.state = (RmChunkState)find_name(chunk_states, RM_CHUNK_N,
+						  (const char *)sqlite3_column_text(query, 2));
+		c.vm = sqlite3_column_int64(query, 3);
+		c.base = sqlite3_column_int(query, 4);
+		c.phase = (RmChunkPhase)sqlite3_column_int(query, 5);
+		slot = slot_of(ledger, channel, c.chunk);
+		g_return_val_if_fail(slot, FALSE);
+		slot->chunk = c;
+		ledger->counts[channel].n[c.state]++;
+		if (c.vm)
+			slot_link(ledger, slot);
+	}
+}
+
+static gboolean
+load_states(RmLedger *ledger, GError **error)
+{
+	g_autoptr(Query) query = query_new(ledger, error, "SELECT id, state FROM channel", "");
+	gboolean done;
+
+	if (!query)
+		return FALSE;
+	for (;;) {
+		if (!query_step(ledger, query, &done, error))
+			return FALSE;
+		if (done)
+			return TRUE;
+		ledger->states[index_of_channel(ledger, sqlite3_column_int64(query, 0))] =
+			(RmChannelState)find_name(channel_states, RM_CHANNEL_N,
+						  (const char *)sqlite3_column_text(query, 1));
+	}
+}
+
 /* ---- opening ---- */
 
 static gboolean
@@ -311,6 +502,15 @@ migrate_one(RmLedger *ledger, gint64 version, GError **error)
 	       rm_ledger_commit(&tx, error);
 }
 
+/* A migration is done once; what was there before it is kept beside. */
+static gboolean
+backup_before(RmLedger *ledger, gint64 version, GError **error)
+{
+	g_autofree char *path = g_strdup_printf("%s.v%" G_GINT64_FORMAT, ledger->path, version);
+
+	return version == 0 || rm_ledger_backup(ledger, path, error);
+}
+
 static gboolean
 migrate(RmLedger *ledger, GError **error)
 {
@@ -326,6 +526,8 @@ migrate(RmLedger *ledger, GError **error)
 		return FALSE;
 	}
 	ledger->is_new = version == 0;
+	if (version < RM_LEDGER_VERSION && !backup_before(ledger, version, error))
+		return FALSE;
 	for (; version < RM_LEDGER_VERSION; version++) {
 		if (!migrate_one(ledger, version, error))
 			return FALSE;
@@ -345,7 +547,7 @@ check_integrity(RmLedger *ledger, GError **error)
 	text = done ? "" : (const char *)sqlite3_column_text(query, 0);
 	if (g_strcmp0(text, "ok") == 0)
 		return TRUE;
-	rm_error_set(error, RM_ERROR_FAILED, "ledger %s is damaged: %s", ledger->path, text);
+	rm_error_set(error, RM_ERROR_DAMAGED, "ledger %s is damaged: %s", ledger->path, text);
 	return FALSE;
 }
 
@@ -463,7 +665,7 @@ sync_channel(RmLedger *ledger, guint index, GError **error)
 		query_new(ledger, error, "SELECT id, size_chunks FROM channel WHERE name = ?", "s",
 			  channel->name);
 	gint64 size = 0;
-	gboolean done;
+	gboolean done = TRUE;
 
 	if (!query || !query_step(ledger, query, &done, error))
 		return FALSE;
@@ -506,12 +708,20 @@ RmLedger *
 rm_ledger_open(const char *path, const RmTopology *topology, GError **error)
 {
 	g_autoptr(RmLedger) ledger = g_new0(RmLedger, 1);
+	guint n = rm_topology_n_channels(topology);
 
 	ledger->path = g_strdup(path);
 	ledger->topology = topology;
 	ledger->statements = g_hash_table_new_full(g_direct_hash, g_direct_equal, NULL, finalize);
 	ledger->channel_ids = g_new0(gint64, rm_topology_n_channels(topology) + 1);
 	ledger->added = g_array_new(FALSE, FALSE, sizeof(RmChunk));
+	ledger->undo = g_array_new(FALSE, FALSE, sizeof(RmChunk));
+	ledger->events = g_ptr_array_new_with_free_func((GDestroyNotify)rm_event_free);
+	ledger->first_slots = g_new0(guint32, n + 1);
+	ledger->first_free = g_new0(guint, n + 1);
+	ledger->counts = g_new0(RmChannelCounts, n + 1);
+	ledger->states = g_new0(RmChannelState, n + 1);
+	ledger->vm_slots = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, g_free);
 	/* Who shares the host with whom is nobody's business; SQLite gives its side files the same mode. */
 	if (chmod(path, 0600) < 0 && errno == ENOENT) {
 		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -531,7 +741,8 @@ rm_ledger_open(const char *path, const RmTopology *topology, GError **error)
 		  "PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON",
 		  error) ||
 	    !check_integrity(ledger, error) || !migrate(ledger, error) ||
-	    !sync_channels(ledger, error))
+	    !sync_channels(ledger, error) || !load_chunks(ledger, error) ||
+	    !load_states(ledger, error))
 		return NULL;
 	return g_steal_pointer(&ledger);
 }
@@ -541,9 +752,19 @@ rm_ledger_free(RmLedger *ledger)
 {
 	if (!ledger)
 		return;
+	if (ledger->slots)
+		rm_ledger_flush(ledger, NULL);
+	g_ptr_array_unref(ledger->events);
 	g_hash_table_unref(ledger->statements);
 	sqlite3_close(ledger->db);
 	g_array_unref(ledger->added);
+	g_array_unref(ledger->undo);
+	g_hash_table_unref(ledger->vm_slots);
+	g_free(ledger->slots);
+	g_free(ledger->first_slots);
+	g_free(ledger->first_free);
+	g_free(ledger->counts);
+	g_free(ledger->states);
 	g_free(ledger->channel_ids);
 	g_free(ledger->path);
 	g_free(ledger);
@@ -566,7 +787,29 @@ rm_ledger_added(const RmLedger *ledger)
 RmLedgerTx *
 rm_ledger_begin(RmLedger *ledger, GError **error)
 {
+	g_array_set_size(ledger->undo, 0);
 	return run(ledger, error, "BEGIN IMMEDIATE", "") ? ledger : NULL;
+}
+
+static gboolean
+write_events(RmLedger *ledger, GError **error)
+{
+	guint i;
+
+	for (i = 0; i < ledger->events->len; i++) {
+		const RmEvent *e = g_ptr_array_index(ledger->events, i);
+
+		if (!run(ledger, error,
+			 "INSERT INTO event (time_usec, uuid, kind, text) VALUES (?, ?, ?, ?)",
+			 "isss", e->time_usec, e->uuid, e->kind, e->text))
+			return FALSE;
+	}
+	if (ledger->events->len &&
+	    !run(ledger, error, "DELETE FROM event WHERE id <= ?", "i",
+		 (gint64)sqlite3_last_insert_rowid(ledger->db) - EVENTS_MAX))
+		return FALSE;
+	g_ptr_array_set_size(ledger->events, 0);
+	return TRUE;
 }
 
 gboolean
@@ -574,8 +817,12 @@ rm_ledger_commit(RmLedgerTx **tx, GError **error)
 {
 	RmLedger *ledger = *tx;
 
+	if (!write_events(ledger, error))
+		return FALSE;
+	rm_fault_point("ledger-commit");
 	if (!run(ledger, error, "COMMIT", ""))
 		return FALSE;
+	rm_fault_point("ledger-committed");
 	*tx = NULL;
 	return TRUE;
 }
@@ -586,6 +833,12 @@ rm_ledger_tx_rollback(RmLedgerTx *tx)
 	/* SQLite rolls back by itself after some errors. */
 	if (!sqlite3_get_autocommit(tx->db))
 		run(tx, NULL, "ROLLBACK", "");
+	while (tx->undo->len) {
+		RmChunk c = g_array_index(tx->undo, RmChunk, tx->undo->len - 1);
+
+		g_array_set_size(tx->undo, tx->undo->len - 1);
+		slot_set(tx, slot_of(tx, c.channel, c.chunk), &c);
+	}
 }
 
 /* ---- boot ---- */
@@ -606,14 +859,59 @@ gboolean
 rm_ledger_new_boot(RmLedger *ledger, const char *boot_id, GError **error)
 {
 	g_autoptr(RmLedgerTx) tx = rm_ledger_begin(ledger, error);
+	guint32 n = ledger->first_slots[rm_topology_n_channels(ledger->topology)], i;
 
-	return tx &&
-	       run(ledger, error, "UPDATE chunk SET state = 'released' WHERE state <> 'released'",
-		   "") &&
-	       run(ledger, error, "UPDATE vm SET state = 'gone'", "") &&
-	       run(ledger, error, "UPDATE meta SET value = ? WHERE key = 'boot-id'", "s",
-		   boot_id) &&
-	       rm_ledger_commit(&tx, error);
+	if (!tx ||
+	    !run(ledger, error, "UPDATE chunk SET state = 'released' WHERE state <> 'released'",
+		 "") ||
+	    !run(ledger, error, "UPDATE vm SET state = 'gone'", "") ||
+	    !run(ledger, error, "UPDATE meta SET value = ? WHERE key = 'boot-id'", "s", boot_id))
+		return FALSE;
+	for (i = 0; i < n; i++) {
+		RmChunk c = ledger->slots[i].chunk;
+
+		c.state = RM_CHUNK_RELEASED;
+		slot_change(ledger, &ledger->slots[i], &c);
+	}
+	return rm_ledger_commit(&tx, error);
+}
+
+/* ---- channels ---- */
+
+gboolean
+rm_ledger_set_channel_state(RmLedger *ledger, guint channel, RmChannelState state, GError **error)
+{
+	if (!run(ledger, error, "UPDATE channel SET state = ? WHERE id = ?", "si",
+		 channel_states[state], ledger->channel_ids[channel]))
+		return FALSE;
+	ledger->states[channel] = state;
+	return TRUE;
+}
+
+RmChannelState
+rm_ledger_channel_state(const RmLedger *ledger, guint channel)
+{
+	return ledger->states[channel];
+}
+
+const char *
+rm_channel_state_name(RmChannelState state)
+{
+	return channel_states[state];
+}
+
+gboolean
+rm_channel_state_parse(const char *name, RmChannelState *ret_state)
+{
+	guint i;
+
+	for (i = 0; i < RM_CHANNEL_N; i++) {
+		if (g_str_equal(channel_states[i], name)) {
+			*ret_state = (RmChannelState)i;
+			return TRUE;
+		}
+	}
+	return FALSE;
 }
 
 /* ---- domains ---- */
@@ -627,13 +925,15 @@ rm_ledger_add_vm(RmLedger *ledger, RmVmRow *vm, const RmVmChannel *channels, gui
 	if (!run(ledger, error,
 		 "INSERT INTO vm (uuid, name, state, vcpus, machine, generation, claimed_usec, "
 		 "capacity,"
-		 " capacity_min, capacity_max, bandwidth, bandwidth_min, bandwidth_max)"
-		 " VALUES (?, ?, 'claimed', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-		 "ssisiiiiiiii", vm->uuid, vm->name, (gint64)vm->vcpus, vm->machine,
+		 " capacity_min, capacity_max, bandwidth, bandwidth_min, bandwidth_max, shared,"
+		 " mbps, mbps_min, mbps_max)"
+		 " VALUES (?, ?, 'claimed', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+		 "ssisiiiiiiiiiiii", vm->uuid, vm->name, (gint64)vm->vcpus, vm->machine,
 		 (gint64)vm->generation, vm->claimed_usec, (gint64)vm->capacity_chunks,
 		 (gint64)vm->capacity_min_chunks, (gint64)vm->capacity_max_chunks,
 		 (gint64)vm->bandwidth_channels, (gint64)vm->bandwidth_min_channels,
-		 (gint64)vm->bandwidth_max_channels))
+		 (gint64)vm->bandwidth_max_channels, (gint64)vm->shared, (gint64)vm->mbps,
+		 (gint64)vm->mbps_min, (gint64)vm->mbps_max))
 		return FALSE;
 	vm->id = sqlite3_last_insert_rowid(ledger->db);
 	for (i = 0; i < n; i++) {
@@ -655,10 +955,11 @@ rm_ledger_update_vm(RmLedger *ledger, const RmVmRow *vm, GError **error)
 {
 	return run(ledger, error,
 		   "UPDATE vm SET state = ?, pid = ?, start_time = ?, generation = ?,"
-		   " claimed_usec = ?, capacity = ?, bandwidth = ? WHERE id = ?",
-		   "siiiiiii", rm_vm_state_name(vm->state), (gint64)vm->pid,
+		   " claimed_usec = ?, capacity = ?, bandwidth = ?, mbps = ? WHERE id = ?",
+		   "siiiiiiii", rm_vm_state_name(vm->state), (gint64)vm->pid,
 		   (gint64)vm->start_time_ticks, (gint64)vm->generation, vm->claimed_usec,
-		   (gint64)vm->capacity_chunks, (gint64)vm->bandwidth_channels, vm->id);
+		   (gint64)vm->capacity_chunks, (gint64)vm->bandwidth_channels, (gint64)vm->mbps,
+		   vm->id);
 }
 
 gboolean
@@ -683,7 +984,8 @@ rm_ledger_list_vms(RmLedger *ledger, GError **error)
 		query_new(ledger, error,
 			  "SELECT id, uuid, name, state, pid, start_time, vcpus, generation,"
 			  " claimed_usec, capacity, capacity_min, capacity_max, bandwidth,"
-			  " bandwidth_min, bandwidth_max, machine FROM vm ORDER BY id",
+			  " bandwidth_min, bandwidth_max, machine, shared, mbps, mbps_min, mbps_max"
+			  " FROM vm ORDER BY id",
 			  "");
 	gboolean done;
 
@@ -714,6 +1016,10 @@ rm_ledger_list_vms(RmLedger *ledger, GError **error)
 		vm->bandwidth_min_channels = (guint)sqlite3_column_int64(query, 13);
 		vm->bandwidth_max_channels = (guint)sqlite3_column_int64(query, 14);
 		vm->machine = column_text(query, 15);
+		vm->shared = sqlite3_column_int(query, 16);
+		vm->mbps = (guint)sqlite3_column_int64(query, 17);
+		vm->mbps_min = (guint)sqlite3_column_int64(query, 18);
+		vm->mbps_max = (guint)sqlite3_column_int64(query, 19);
 		g_ptr_array_add(list, vm);
 	}
 }
@@ -785,57 +1091,32 @@ rm_vm_row_free(RmVmRow *vm)
 
 /* ---- chunks ---- */
 
-static gboolean
-read_chunks(RmLedger *ledger, Query *query, GArray *chunks, GError **error)
-{
-	gboolean done;
-
-	for (;;) {
-		RmChunk c;
-
-		if (!query_step(ledger, query, &done, error))
-			return FALSE;
-		if (done)
-			return TRUE;
-		c.channel = index_of_channel(ledger, sqlite3_column_int64(query, 0));
-		c.chunk = (guint)sqlite3_column_int64(query, 1);
-		c.state = (RmChunkState)find_name(chunk_states, RM_CHUNK_N,
-						  (const char *)sqlite3_column_text(query, 2));
-		c.vm = sqlite3_column_int64(query, 3);
-		c.base = sqlite3_column_int(query, 4);
-		c.phase = (RmChunkPhase)sqlite3_column_int(query, 5);
-		g_array_append_val(chunks, c);
-	}
-}
-
 gboolean
 rm_ledger_grant(RmLedger *ledger, gint64 vm, guint channel, guint n, gboolean base, GArray *granted,
 		GError **error)
 {
-	g_autoptr(Query) query = NULL;
-	guint first = granted->len;
-	guint i;
+	guint size = rm_topology_channel(ledger->topology, channel)->size_chunks, i;
 
-	query = query_new(ledger, error,
-			  "SELECT channel, chunk, state, vm, base, phase FROM chunk"
-			  " WHERE state = 'free' AND channel = ? ORDER BY chunk LIMIT ?",
-			  "ii", ledger->channel_ids[channel], (gint64)n);
-	if (!query || !read_chunks(ledger, query, granted, error))
-		return FALSE;
-	query_reset(g_steal_pointer(&query));
-	for (i = first; i < granted->len; i++) {
-		RmChunk *c = &g_array_index(granted, RmChunk, i);
+	for (i = ledger->first_free[channel]; i < size && n; i++) {
+		Slot *slot = slot_of(ledger, channel, i);
+		RmChunk c = slot->chunk;
 
+		if (c.state != RM_CHUNK_FREE)
+			continue;
 		if (!run(ledger, error,
 			 "UPDATE chunk SET state = 'granted', vm = ?, base = ?, phase = 0"
 			 " WHERE channel = ? AND chunk = ?",
-			 "iiii", vm, (gint64)base, ledger->channel_ids[channel], (gint64)c->chunk))
+			 "iiii", vm, (gint64)base, ledger->channel_ids[channel], (gint64)i))
 			return FALSE;
-		c->state = RM_CHUNK_GRANTED;
-		c->vm = vm;
-		c->base = base;
-		c->phase = RM_PHASE_RESERVED;
+		c.state = RM_CHUNK_GRANTED;
+		c.vm = vm;
+		c.base = base;
+		c.phase = RM_PHASE_RESERVED;
+		slot_change(ledger, slot, &c);
+		g_array_append_val(granted, c);
+		n--;
 	}
+	ledger->first_free[channel] = i;
 	return TRUE;
 }
 
@@ -855,127 +1136,197 @@ gboolean
 rm_ledger_set_phase(RmLedger *ledger, guint channel, guint chunk, RmChunkPhase phase,
 		    GError **error)
 {
-	return run(ledger, error,
-		   "UPDATE chunk SET phase = ? WHERE channel = ? AND chunk = ?"
-		   " AND state = 'granted'",
-		   "iii", (gint64)phase, ledger->channel_ids[channel], (gint64)chunk) &&
-	       check_changed(ledger, channel, chunk, error);
+	RmChunk c;
+
+	if (!run(ledger, error,
+		 "UPDATE chunk SET phase = ? WHERE channel = ? AND chunk = ?"
+		 " AND state = 'granted'",
+		 "iii", (gint64)phase, ledger->channel_ids[channel], (gint64)chunk) ||
+	    !check_changed(ledger, channel, chunk, error))
+		return FALSE;
+	c = slot_of(ledger, channel, chunk)->chunk;
+	c.phase = phase;
+	slot_change(ledger, slot_of(ledger, channel, chunk), &c);
+	return TRUE;
 }
 
 gboolean
 rm_ledger_set_state(RmLedger *ledger, guint channel, guint chunk, RmChunkState state,
 		    GError **error)
 {
+	gboolean ok;
+	RmChunk c;
+
 	if (state == RM_CHUNK_FREE)
-		return run(ledger, error,
-			   "UPDATE chunk SET state = 'free', vm = NULL, base = 0, phase = 0"
-			   " WHERE channel = ? AND chunk = ?",
-			   "ii", ledger->channel_ids[channel], (gint64)chunk) &&
-		       check_changed(ledger, channel, chunk, error);
-	return run(ledger, error, "UPDATE chunk SET state = ? WHERE channel = ? AND chunk = ?",
-		   "sii", chunk_states[state], ledger->channel_ids[channel], (gint64)chunk) &&
-	       check_changed(ledger, channel, chunk, error);
+		ok = run(ledger, error,
+			 "UPDATE chunk SET state = 'free', vm = NULL, base = 0, phase = 0"
+			 " WHERE channel = ? AND chunk = ?",
+			 "ii", ledger->channel_ids[channel], (gint64)chunk);
+	else
+		ok = run(ledger, error, "UPDATE chunk SET state = ? WHERE channel = ? AND chunk = ?",
+			 "sii", chunk_states[state], ledger->channel_ids[channel], (gint64)chunk);
+	if (!ok || !check_changed(ledger, channel, chunk, error))
+		return FALSE;
+	c = slot_of(ledger, channel, chunk)->chunk;
+	c.state = state;
+	if (state == RM_CHUNK_FREE) {
+		c.vm = 0;
+		c.base = FALSE;
+		c.phase = RM_PHASE_RESERVED;
+	}
+	slot_change(ledger, slot_of(ledger, channel, chunk), &c);
+	return TRUE;
 }
 
 gboolean
 rm_ledger_quarantine(RmLedger *ledger, guint channel, guint chunk, gint64 vm, GError **error)
 {
+	gboolean ok;
+	RmChunk c;
+
 	if (!vm)
-		return run(ledger, error,
-			   "UPDATE chunk SET state = 'quarantined', vm = NULL, base = 0, phase = 0"
-			   " WHERE channel = ? AND chunk = ?",
-			   "ii", ledger->channel_ids[channel], (gint64)chunk) &&
-		       check_changed(ledger, channel, chunk, error);
-	return run(ledger, error,
-		   "UPDATE chunk SET state = 'quarantined', vm = ? WHERE channel = ? AND chunk = ?",
-		   "iii", vm, ledger->channel_ids[channel], (gint64)chunk) &&
-	       check_changed(ledger, channel, chunk, error);
+		ok = run(ledger, error,
+			 "UPDATE chunk SET state = 'quarantined', vm = NULL, base = 0, phase = 0"
+			 " WHERE channel = ? AND chunk = ?",
+			 "ii", ledger->channel_ids[channel], (gint64)chunk);
+	else
+		ok = run(ledger, error,
+			 "UPDATE chunk SET state = 'quarantined', vm = ? WHERE channel = ? AND "
+			 "chunk = ?",
+			 "iii", vm, ledger->channel_ids[channel], (gint64)chunk);
+	if (!ok || !check_changed(ledger, channel, chunk, error))
+		return FALSE;
+	c = slot_of(ledger, channel, chunk)->chunk;
+	c.state = RM_CHUNK_QUARANTINED;
+	c.vm = vm;
+	if (!vm) {
+		c.base = FALSE;
+		c.phase = RM_PHASE_RESERVED;
+	}
+	slot_change(ledger, slot_of(ledger, channel, chunk), &c);
+	return TRUE;
+}
+
+gboolean
+rm_ledger_adopt(RmLedger *ledger, guint channel, guint chunk, gint64 vm, gboolean base,
+		GError **error)
+{
+	Slot *slot = slot_of(ledger, channel, chunk);
+	RmChunk c;
+
+	if (!slot || slot->chunk.vm ||
+	    (slot->chunk.state != RM_CHUNK_RELEASED && slot->chunk.state != RM_CHUNK_QUARANTINED)) {
+		rm_error_set(error, RM_ERROR_FAILED,
+			     "chunk %u of channel %s cannot be adopted: it is %s", chunk,
+			     rm_topology_channel(ledger->topology, channel)->name,
+			     slot ? chunk_states[slot->chunk.state] : "beyond the channel");
+		return FALSE;
+	}
+	/*
+	 * In the steps that the schema knows; within one transaction nobody sees those between.
+	 */
+	if ((slot->chunk.state == RM_CHUNK_QUARANTINED &&
+	     !rm_ledger_set_state(ledger, channel, chunk, RM_CHUNK_RELEASED, error)) ||
+	    !rm_ledger_set_state(ledger, channel, chunk, RM_CHUNK_SCRUBBING, error) ||
+	    !rm_ledger_set_state(ledger, channel, chunk, RM_CHUNK_FREE, error) ||
+	    !run(ledger, error,
+		 "UPDATE chunk SET state = 'granted', vm = ?, base = ?, phase = 2"
+		 " WHERE channel = ? AND chunk = ?",
+		 "iiii", vm, (gint64)base, ledger->channel_ids[channel], (gint64)chunk))
+		return FALSE;
+	c = slot->chunk;
+	c.state = RM_CHUNK_GRANTED;
+	c.vm = vm;
+	c.base = base;
+	c.phase = RM_PHASE_SENT;
+	slot_change(ledger, slot, &c);
+	return TRUE;
 }
 
 gboolean
 rm_ledger_release_vm(RmLedger *ledger, gint64 vm, GError **error)
 {
-	return run(ledger, error,
-		   "UPDATE chunk SET state = 'released' WHERE vm = ?"
-		   " AND state IN ('granted', 'quarantined')",
-		   "i", vm);
+	guint32 *head = g_hash_table_lookup(ledger->vm_slots, &vm);
+	guint32 at;
+
+	if (!run(ledger, error,
+		 "UPDATE chunk SET state = 'released' WHERE vm = ?"
+		 " AND state IN ('granted', 'quarantined')",
+		 "i", vm))
+		return FALSE;
+	for (at = head ? *head : NO_SLOT; at != NO_SLOT; at = ledger->slots[at].next) {
+		RmChunk c = ledger->slots[at].chunk;
+
+		if (c.state != RM_CHUNK_GRANTED && c.state != RM_CHUNK_QUARANTINED)
+			continue;
+		c.state = RM_CHUNK_RELEASED;
+		slot_change(ledger, &ledger->slots[at], &c);
+	}
+	return TRUE;
 }
 
 gboolean
 rm_ledger_get_chunk(RmLedger *ledger, guint channel, guint chunk, RmChunk *ret_chunk,
 		    GError **error)
 {
-	g_autoptr(GArray) chunks = g_array_new(FALSE, FALSE, sizeof(RmChunk));
-	g_autoptr(Query) query =
-		query_new(ledger, error,
-			  "SELECT channel, chunk, state, vm, base, phase FROM chunk"
-			  " WHERE channel = ? AND chunk = ?",
-			  "ii", ledger->channel_ids[channel], (gint64)chunk);
+	const Slot *slot = chunk < G_MAXINT32 ? slot_of(ledger, channel, chunk) : NULL;
 
-	if (!query || !read_chunks(ledger, query, chunks, error))
-		return FALSE;
-	if (!chunks->len) {
+	if (!slot) {
 		rm_error_set(error, RM_ERROR_NOT_FOUND, "channel %s has no chunk %u",
 			     rm_topology_channel(ledger->topology, channel)->name, chunk);
 		return FALSE;
 	}
-	*ret_chunk = g_array_index(chunks, RmChunk, 0);
+	*ret_chunk = slot->chunk;
 	return TRUE;
 }
 
-GArray *
-rm_ledger_vm_chunks(RmLedger *ledger, gint64 vm, GError **error)
+static gint
+compare_chunks(gconstpointer a, gconstpointer b)
 {
-	g_autoptr(GArray) chunks = g_array_new(FALSE, FALSE, sizeof(RmChunk));
-	g_autoptr(Query) query =
-		query_new(ledger, error,
-			  "SELECT channel, chunk, state, vm, base, phase FROM chunk"
-			  " WHERE vm = ? ORDER BY channel, chunk",
-			  "i", vm);
+	const RmChunk *ca = a, *cb = b;
 
-	if (!query || !read_chunks(ledger, query, chunks, error))
-		return NULL;
-	return g_steal_pointer(&chunks);
+	if (ca->channel != cb->channel)
+		return ca->channel < cb->channel ? -1 : 1;
+	return ca->chunk < cb->chunk ? -1 : ca->chunk > cb->chunk;
 }
 
 GArray *
-rm_ledger_chunks_in_state(RmLedger *ledger, RmChunkState state, guint max, GError **error)
+rm_ledger_vm_chunks(RmLedger *ledger, gint64 vm)
 {
-	g_autoptr(GArray) chunks = g_array_new(FALSE, FALSE, sizeof(RmChunk));
-	g_autoptr(Query) query =
-		query_new(ledger, error,
-			  "SELECT channel, chunk, state, vm, base, phase FROM chunk"
-			  " WHERE state = ? ORDER BY channel, chunk LIMIT ?",
-			  "si", chunk_states[state], (gint64)max);
+	GArray *chunks = g_array_new(FALSE, FALSE, sizeof(RmChunk));
+	const guint32 *head = g_hash_table_lookup(ledger->vm_slots, &vm);
+	guint32 at;
 
-	if (!query || !read_chunks(ledger, query, chunks, error))
-		return NULL;
-	return g_steal_pointer(&chunks);
+	for (at = head ? *head : NO_SLOT; at != NO_SLOT; at = ledger->slots[at].next)
+		g_array_append_val(chunks, ledger->slots[at].chunk);
+	g_array_sort(chunks, compare_chunks);
+	return chunks;
 }
 
-RmChannelCounts *
-rm_ledger_counts(RmLedger *ledger, GError **error)
+GArray *
+rm_ledger_chunks_in_state(RmLedger *ledger, RmChunkState state, guint max)
 {
-	g_autofree RmChannelCounts *counts =
-		g_new0(RmChannelCounts, rm_topology_n_channels(ledger->topology) + 1);
-	g_autoptr(Query) query = query_new(
-		ledger, error, "SELECT channel, state, count(*) FROM chunk GROUP BY 1, 2", "");
-	gboolean done;
+	GArray *chunks = g_array_new(FALSE, FALSE, sizeof(RmChunk));
+	guint channel;
 
-	if (!query)
-		return NULL;
-	for (;;) {
-		guint channel, state;
+	for (channel = 0; channel < rm_topology_n_channels(ledger->topology); channel++) {
+		guint left = ledger->counts[channel].n[state];
+		guint32 at = ledger->first_slots[channel];
 
-		if (!query_step(ledger, query, &done, error))
-			return NULL;
-		if (done)
-			return g_steal_pointer(&counts);
-		channel = index_of_channel(ledger, sqlite3_column_int64(query, 0));
-		state = find_name(chunk_states, RM_CHUNK_N,
-				  (const char *)sqlite3_column_text(query, 1));
-		counts[channel].n[state] = (guint)sqlite3_column_int64(query, 2);
+		for (; left && chunks->len < max; at++) {
+			if (ledger->slots[at].chunk.state != state)
+				continue;
+			g_array_append_val(chunks, ledger->slots[at].chunk);
+			left--;
+		}
 	}
+	return chunks;
+}
+
+const RmChannelCounts *
+rm_ledger_counts(const RmLedger *ledger)
+{
+	return ledger->counts;
 }
 
 const char *
@@ -1092,18 +1443,222 @@ rm_job_free(RmJob *job)
 	g_free(job);
 }
 
+/* ---- care ---- */
+
+/*
+ * SQLite's own copy is consistent whatever is written meanwhile; a name in its place appears only
+ * when all of it is on disk.
+ */
+gboolean
+rm_ledger_backup(RmLedger *ledger, const char *path, GError **error)
+{
+	g_autofree char *temporary = g_strconcat(path, ".new", NULL);
+	g_autoptr(Query) query = NULL;
+	gboolean done;
+	int fd;
+
+	if (unlink(temporary) < 0 && errno != ENOENT) {
+		rm_error_set(error, RM_ERROR_FAILED, "cannot remove %s: %s", temporary,
+			     g_strerror(errno));
+		return FALSE;
+	}
+	/* VACUUM INTO writes into an empty file too; so it has its mode before it has bytes. */
+	fd = open(temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+	if (fd < 0) {
+		rm_error_set(error, RM_ERROR_FAILED, "cannot make %s: %s", temporary,
+			     g_strerror(errno));
+		return FALSE;
+	}
+	query = query_new(ledger, error, "VACUUM INTO ?", "s", temporary);
+	if (!query || !query_step(ledger, query, &done, error)) {
+		close(fd);
+		unlink(temporary);
+		return FALSE;
+	}
+	if (fsync(fd) < 0 || rename(temporary, path) < 0) {
+		rm_error_set(error, RM_ERROR_FAILED, "cannot write %s: %s", path,
+			     g_strerror(errno));
+		close(fd);
+		unlink(temporary);
+		return FALSE;
+	}
+	close(fd);
+	return TRUE;
+}
+
+/* One line for each row of @sql. */
+static gboolean
+add_problems(RmLedger *ledger, GPtrArray *problems, const char *sql, const char *what,
+	     GError **error)
+{
+	g_autoptr(Query) query = query_new(ledger, error, sql, "");
+	gboolean done;
+
+	if (!query)
+		return FALSE;
+	for (;;) {
+		if (!query_step(ledger, query, &done, error))
+			return FALSE;
+		if (done)
+			return TRUE;
+		g_ptr_array_add(problems, g_strdup_printf("%s: %s", what,
+							  sqlite3_column_text(query, 0)));
+	}
+}
+
+/* What is in memory is what is in the file. */
+static gboolean
+check_slots(RmLedger *ledger, GPtrArray *problems, GError **error)
+{
+	g_autoptr(Query) query =
+		query_new(ledger, error,
+			  "SELECT channel, chunk, state, coalesce(vm, 0), base, phase FROM chunk",
+			  "");
+	guint32 n = ledger->first_slots[rm_topology_n_channels(ledger->topology)], seen = 0;
+	gboolean done;
+
+	if (!query)
+		return FALSE;
+	for (;;) {
+		guint channel;
+		const Slot *slot;
+
+		if (!query_step(ledger, query, &done, error))
+			return FALSE;
+		if (done)
+			break;
+		channel = index_of_channel(ledger, sqlite3_column_int64(query, 0));
+		slot = slot_of(ledger, channel, (guint)sqlite3_column_int64(query, 1));
+		seen++;
+		if (slot && sqlite3_column_int64(query, 3) == slot->chunk.vm &&
+		    g_str_equal((const char *)sqlite3_column_text(query, 2),
+				chunk_states[slot->chunk.state]) &&
+		    sqlite3_column_int(query, 4) == slot->chunk.base &&
+		    sqlite3_column_int(query, 5) == (int)slot->chunk.phase)
+			continue;
+		g_ptr_array_add(problems, g_strdup_printf("chunk %d of %s: the file says %s, rmd "
+							  "holds another state",
+							  sqlite3_column_int(query, 1),
+							  rm_topology_channel(ledger->topology,
+									      channel)
+								  ->name,
+							  sqlite3_column_text(query, 2)));
+	}
+	if (seen != n)
+		g_ptr_array_add(problems,
+				g_strdup_printf("the file has %u chunks, the channels have %u", seen,
+						n));
+	return TRUE;
+}
+
+GPtrArray *
+rm_ledger_check(RmLedger *ledger, GError **error)
+{
+	g_autoptr(GPtrArray) problems = g_ptr_array_new_with_free_func(g_free);
+
+	if (!add_problems(ledger, problems,
+			  "SELECT integrity_check FROM pragma_integrity_check"
+			  " WHERE integrity_check <> 'ok'",
+			  "file", error) ||
+	    !add_problems(ledger, problems,
+			  "SELECT \"table\" || ' row ' || coalesce(rowid, '?') FROM "
+			  "pragma_foreign_key_check",
+			  "reference to nothing", error) ||
+	    !add_problems(ledger, problems,
+			  "SELECT 'channel ' || c.name || ' chunk ' || k.chunk || ' of ' || v.name"
+			  " FROM chunk k JOIN channel c ON c.id = k.channel JOIN vm v ON v.id = k.vm"
+			  " WHERE k.state = 'granted' AND NOT EXISTS (SELECT 1 FROM vm_channel x"
+			  "  WHERE x.vm = k.vm AND x.channel = k.channel)",
+			  "granted on a channel that is none of the domain's", error) ||
+	    !add_problems(ledger, problems,
+			  "SELECT v.name || ' on ' || c.name || ': ' || count(*) || ' of ' ||"
+			  " (x.base + x.window) FROM chunk k JOIN vm v ON v.id = k.vm"
+			  " JOIN channel c ON c.id = k.channel"
+			  " JOIN vm_channel x ON x.vm = k.vm AND x.channel = k.channel"
+			  " WHERE k.state = 'granted' GROUP BY k.vm, k.channel"
+			  " HAVING count(*) > x.base + x.window",
+			  "more granted than the window holds", error) ||
+	    !add_problems(ledger, problems,
+			  "SELECT name || ' chunk ' || chunk FROM (SELECT c.name, k.chunk FROM chunk "
+			  "k"
+			  " JOIN channel c ON c.id = k.channel WHERE k.chunk >= c.size_chunks)",
+			  "beyond the channel", error) ||
+	    !check_slots(ledger, problems, error))
+		return NULL;
+	return g_steal_pointer(&problems);
+}
+
 /* ---- history ---- */
 
-gboolean
-rm_ledger_add_event(RmLedger *ledger, const char *uuid, const char *kind, const char *text,
-		    GError **error)
+void
+rm_ledger_add_event(RmLedger *ledger, const char *uuid, const char *kind, const char *text)
 {
-	if (!run(ledger, error,
-		 "INSERT INTO event (time_usec, uuid, kind, text) VALUES (?, ?, ?, ?)", "isss",
-		 g_get_real_time(), uuid, kind, text))
-		return FALSE;
-	return run(ledger, error, "DELETE FROM event WHERE id <= ?", "i",
-		   (gint64)sqlite3_last_insert_rowid(ledger->db) - EVENTS_MAX);
+	RmEvent *event = g_new0(RmEvent, 1);
+
+	event->time_usec = g_get_real_time();
+	event->uuid = g_strdup(uuid);
+	event->kind = g_strdup(kind);
+	event->text = g_strdup(text);
+	/* One that writes faster than anybody commits loses the oldest. */
+	if (ledger->events->len >= EVENTS_MAX)
+		g_ptr_array_remove_index(ledger->events, 0);
+	g_ptr_array_add(ledger->events, event);
+}
+
+gboolean
+rm_ledger_flush(RmLedger *ledger, GError **error)
+{
+	g_autoptr(RmLedgerTx) tx = NULL;
+
+	if (!ledger->events->len)
+		return TRUE;
+	tx = rm_ledger_begin(ledger, error);
+	return tx && rm_ledger_commit(&tx, error);
+}
+
+void
+rm_event_free(RmEvent *event)
+{
+	if (!event)
+		return;
+	g_free(event->uuid);
+	g_free(event->kind);
+	g_free(event->text);
+	g_free(event);
+}
+
+GPtrArray *
+rm_ledger_list_events(RmLedger *ledger, const char *uuid, guint max, GError **error)
+{
+	g_autoptr(GPtrArray) events =
+		g_ptr_array_new_with_free_func((GDestroyNotify)rm_event_free);
+	g_autoptr(Query) query = NULL;
+	gboolean done;
+
+	if (!rm_ledger_flush(ledger, error))
+		return NULL;
+	query = query_new(ledger, error,
+			  "SELECT id, time_usec, uuid, kind, text FROM"
+			  " (SELECT * FROM event WHERE ?1 IS NULL OR uuid = ?1"
+			  "  ORDER BY id DESC LIMIT ?2) ORDER BY id",
+			  "si", uuid, (gint64)max);
+	if (!query)
+		return NULL;
+	for (;;) {
+		RmEvent *event;
+
+		if (!query_step(ledger, query, &done, error))
+			return NULL;
+		if (done)
+			return g_steal_pointer(&events);
+		event = g_new0(RmEvent, 1);
+		event->id = sqlite3_column_int64(query, 0);
+		event->time_usec = sqlite3_column_int64(query, 1);
+		event->uuid = column_text(query, 2);
+		event->kind = column_text(query, 3);
+		event->text = column_text(query, 4);
+		g_ptr_array_add(events, event);
+	}
 }
 
 const char *

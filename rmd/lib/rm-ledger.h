@@ -17,6 +17,9 @@
  * a domain's row stays until no chunk names it. A granted chunk passes through three phases:
  * reserved (in the books only), prepared (its memory is there), sent (QEMU may hold it).
  *
+ * The table of chunks is held in memory as well (the only writer is the process that has it open),
+ * so that asking costs no query. The file is always written first.
+ *
  * Used by one thread. Knows the topology, and nothing of buses, loops, processes or files.
  */
 #ifndef RM_LEDGER_H
@@ -27,7 +30,7 @@
 G_BEGIN_DECLS
 
 /* The schema that this version writes. */
-#define RM_LEDGER_VERSION 1
+#define RM_LEDGER_VERSION 2
 
 typedef struct RmLedger RmLedger;
 
@@ -55,6 +58,14 @@ typedef struct {
 	RmChunkPhase phase;
 } RmChunk;
 
+/* What may happen on a channel; set by people. */
+typedef enum {
+	RM_CHANNEL_ONLINE,
+	RM_CHANNEL_DRAINING, /* gets nothing new; what is on it is moved away */
+	RM_CHANNEL_OFFLINE,  /* nothing at all: not even by hand */
+	RM_CHANNEL_N
+} RmChannelState;
+
 typedef enum { RM_VM_CLAIMED, RM_VM_RUNNING, RM_VM_GONE, RM_VM_N } RmVmState;
 
 typedef struct {
@@ -75,6 +86,11 @@ typedef struct {
 	guint bandwidth_channels;
 	guint bandwidth_min_channels;
 	guint bandwidth_max_channels;
+	gboolean shared; /* may be on channels with others that share */
+	/* What it asked for when it asked for MB/s and not for channels; else 0. */
+	guint mbps;
+	guint mbps_min;
+	guint mbps_max;
 } RmVmRow;
 
 /* One possible channel of a domain. */
@@ -101,16 +117,24 @@ typedef struct {
 	gint64 finished_usec;
 } RmJob;
 
+typedef struct {
+	gint64 id;
+	gint64 time_usec;
+	char *uuid; /* or NULL */
+	char *kind;
+	char *text;
+} RmEvent;
+
 /* Counts of one channel. */
 typedef struct {
 	guint n[RM_CHUNK_N]; /* by state */
 } RmChannelCounts;
 
 /*
- * Opens (or makes) the file at @path, migrates it to RM_LEDGER_VERSION and brings its channels in
- * line with
- * @topology, which must live as long. Fails when the file is damaged or written by a newer version,
- * or when a channel with chunks in use is not declared any more or has become too small.
+ * Opens (or makes) the file at @path, migrates it to RM_LEDGER_VERSION (the file as it was stays
+ * beside it as PATH.vN) and brings its channels in line with @topology, which must live as long.
+ * Fails when the file is damaged (RM_ERROR_DAMAGED) or written by a newer version, or when a channel
+ * with chunks in use is not declared any more or has become too small.
  */
 RmLedger *rm_ledger_open(const char *path, const RmTopology *topology, GError **error);
 void rm_ledger_free(RmLedger *ledger);
@@ -136,6 +160,14 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmLedgerTx, rm_ledger_tx_rollback)
 char *rm_ledger_boot_id(RmLedger *ledger, GError **error);
 /* Records a new boot: every free chunk becomes released, every domain gone with all it has. */
 gboolean rm_ledger_new_boot(RmLedger *ledger, const char *boot_id, GError **error);
+
+/* ---- channels ---- */
+
+gboolean rm_ledger_set_channel_state(RmLedger *ledger, guint channel, RmChannelState state,
+				     GError **error);
+RmChannelState rm_ledger_channel_state(const RmLedger *ledger, guint channel);
+const char *rm_channel_state_name(RmChannelState state);
+gboolean rm_channel_state_parse(const char *name, RmChannelState *ret_state);
 
 /* ---- domains ---- */
 
@@ -176,16 +208,23 @@ gboolean rm_ledger_set_state(RmLedger *ledger, guint channel, guint chunk, RmChu
  */
 gboolean rm_ledger_quarantine(RmLedger *ledger, guint channel, guint chunk, gint64 vm,
 			      GError **error);
+/*
+ * A dirty or quarantined chunk of nobody is what @vm has (a lost ledger is made again): granted,
+ * phase sent. To be called in a transaction.
+ */
+gboolean rm_ledger_adopt(RmLedger *ledger, guint channel, guint chunk, gint64 vm, gboolean base,
+			 GError **error);
 /* All granted and quarantined chunks of @vm become released. */
 gboolean rm_ledger_release_vm(RmLedger *ledger, gint64 vm, GError **error);
+/* RM_ERROR_NOT_FOUND: the channel has no such chunk. */
 gboolean rm_ledger_get_chunk(RmLedger *ledger, guint channel, guint chunk, RmChunk *ret_chunk,
 			     GError **error);
 /* of RmChunk, by channel and number: all that name @vm. */
-GArray *rm_ledger_vm_chunks(RmLedger *ledger, gint64 vm, GError **error);
+GArray *rm_ledger_vm_chunks(RmLedger *ledger, gint64 vm);
 /* of RmChunk: up to @max in @state. */
-GArray *rm_ledger_chunks_in_state(RmLedger *ledger, RmChunkState state, guint max, GError **error);
-/* rm_topology_n_channels() elements. */
-RmChannelCounts *rm_ledger_counts(RmLedger *ledger, GError **error);
+GArray *rm_ledger_chunks_in_state(RmLedger *ledger, RmChunkState state, guint max);
+/* rm_topology_n_channels() elements, always as it is now. */
+const RmChannelCounts *rm_ledger_counts(const RmLedger *ledger);
 
 const char *rm_chunk_state_name(RmChunkState state);
 
@@ -204,9 +243,24 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmJob, rm_job_free)
 
 /* ---- history ---- */
 
-/* Adds a line to the history, which keeps the newest 10,000. @uuid may be NULL. */
-gboolean rm_ledger_add_event(RmLedger *ledger, const char *uuid, const char *kind, const char *text,
-			     GError **error);
+/*
+ * Adds a line to the history, which keeps the newest 10,000. @uuid may be NULL. It is written with
+ * the next transaction or rm_ledger_flush(): the history is for people and must not cost a sync of
+ * its own.
+ */
+void rm_ledger_add_event(RmLedger *ledger, const char *uuid, const char *kind, const char *text);
+gboolean rm_ledger_flush(RmLedger *ledger, GError **error);
+
+/* of RmEvent, oldest first: the newest @max, of @uuid only or (NULL) of all. */
+GPtrArray *rm_ledger_list_events(RmLedger *ledger, const char *uuid, guint max, GError **error);
+void rm_event_free(RmEvent *event);
+
+/* ---- care ---- */
+
+/* A consistent copy, mode 0600, which appears at @path only when it is complete and on disk. */
+gboolean rm_ledger_backup(RmLedger *ledger, const char *path, GError **error);
+/* Problems of the file and of what it says, a line each; empty when there are none. */
+GPtrArray *rm_ledger_check(RmLedger *ledger, GError **error);
 
 const char *rm_vm_state_name(RmVmState state);
 const char *rm_job_state_name(RmJobState state);
