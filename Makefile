@@ -2,7 +2,7 @@
 # Every target does the set-up that it needs. The work is done by tools/ and tests/run.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup sources qemu linux guest rmd build demo check check-all bench paths clean distclean
+.PHONY: help setup sources qemu linux linux-stock guest rmd build demo check check-all bench paths clean distclean
 
 help:
 	@echo 'make demo       a VM on memory channels, from libvirt XML to the last page: watch it grow and shrink'
@@ -23,7 +23,7 @@ sources: setup
 	@tools/patches fetch qemu
 	@tools/patches fetch linux
 
-qemu linux guest rmd: setup
+qemu linux linux-stock guest rmd: setup
 	@tools/build $@
 
 build: setup
@@ -36,9 +36,11 @@ check: build
 	@tests/run check
 
 check-all: build
+	@tools/build linux-stock
 	@tests/run check-all
 
 bench: build
+	@tools/build linux-stock
 	@tests/run bench $(BENCH)
 
 paths:

@@ -9,6 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 NAMES = {
     "RR_QEMU": "the QEMU under test",
     "RR_KERNEL": "the guest kernel (bzImage)",
+    "RR_KERNEL_STOCK": "the same kernel without the series (tools/build linux-stock)",
     "RR_GUEST": "the guest image (guest.cpio.gz)",
     "RR_BUILD": "the folder with rmd, rmctl, qemu-ramryder and rmd-libvirt-hook",
 }
