@@ -332,7 +332,7 @@ def fault_latency(figures):
         report = figures.raw["latency"] = m.guest.json(f"cnuma-bench redistribute 1 anon {2 * PAGES} {FAULTS} 1", 3600)
     assert report["samples"] >= FAULTS, report
     if figures.wants("hint_faults_per_page"):
-        figures.give("hint_faults_per_page", report["hint_faults"] / report["migrated"])
+        figures.give("hint_faults_per_page", report["hint_faults"] / report["by_faults"])
     for name in ("p50", "p99", "p999"):
         if figures.wants(f"redistribute_fault_{name}_usec"):
             figures.give(f"redistribute_fault_{name}_usec", report[name] / 1000)

@@ -74,14 +74,19 @@ def test_linux_builds_with_nodes_shift(shift):
     assert f"CONFIG_NODES_SHIFT={shift}\n" in (tree / f"shift{shift}/.config").read_text()
 
 
-def test_guests_on_a_debugging_kernel():
-    """The VM tests that plug, move and unplug pages, on lockdep + KASAN + DEBUG_VM: no splat on any console."""
+def debugging_kernel():
+    """lockdep + KASAN + DEBUG_VM + PAGE_POISONING"""
     tree = worktree("linux")
     run("git", "-C", tree, "checkout", "-q", prefixes("linux")[-1])
     fragment = BUILD / "debug.config"
     fragment.write_text((TOP / "linux-patches/config.fragment").read_text()
                         + (TOP / "linux-patches/debug.fragment").read_text())
-    image = kernel(tree, "debug", fragment)
+    return kernel(tree, "debug", fragment)
+
+
+def test_guests_on_a_debugging_kernel():
+    """The VM tests that plug, move and unplug pages: no splat on any console."""
+    image = debugging_kernel()
     logs = BUILD / "test-logs/debug"
     shutil.rmtree(logs, ignore_errors=True)
     env = dict(os.environ, RR_KERNEL=str(image), RR_LOGS=str(logs), RR_SLOW="4", RR_BASE_MIB="1536")
@@ -93,6 +98,15 @@ def test_guests_on_a_debugging_kernel():
         text = console.read_text(errors="replace")
         for splat in SPLATS:
             assert splat not in text, f"{console.name}: {text[text.index(splat) - 200:][:3000]}"
+
+
+def test_kernel_soak():
+    """2,000 cycles (RR_SOAK_CYCLES) of everything at once, a guest for each 100; BENCH_SEED= repeats one of them."""
+    image = debugging_kernel()
+    cycles = 1 if "BENCH_SEED" in os.environ else int(os.environ.get("RR_SOAK_CYCLES", "2000"))
+    env = dict(os.environ, RR_KERNEL=str(image), RR_SLOW=os.environ.get("RR_SLOW", "6"), RR_BASE_MIB="1536",
+               PYTHONPATH=str(TOP / "tests/harness"))
+    run("/usr/bin/python3", "-m", "ramtest.soak", str(cycles), BUILD / "bench/kernel-soak.log", env=env)
 
 
 def qemu(tree, folder, *options, targets):

@@ -96,7 +96,7 @@ static void write_file(const char *path, const char *text)
 	close(fd);
 }
 
-static uint64_t vmstat(const char *name)
+static bool find_vmstat(const char *name, uint64_t *value)
 {
 	static char text[1 << 15];
 	size_t length = strlen(name);
@@ -105,9 +105,18 @@ static uint64_t vmstat(const char *name)
 	for (char *line = text; line; line = strchr(line, '\n')) {
 		line += *line == '\n';
 		if (!strncmp(line, name, length) && line[length] == ' ')
-			return strtoull(line + length, NULL, 10);
+			return *value = strtoull(line + length, NULL, 10), true;
 	}
-	die("/proc/vmstat has no %s", name);
+	return false;
+}
+
+static uint64_t vmstat(const char *name)
+{
+	uint64_t value;
+
+	if (!find_vmstat(name, &value))
+		die("/proc/vmstat has no %s", name);
+	return value;
 }
 
 static uint8_t *map(size_t length, int flags)
@@ -450,6 +459,14 @@ static void *spinner(void *stop)
 	return NULL;
 }
 
+/* Not all kernels tell them from the rest; then nothing else may move pages. */
+static uint64_t moved_by_faults(void)
+{
+	uint64_t value;
+
+	return find_vmstat("cnuma_migrated_fault", &value) ? value : vmstat("cnuma_migrated");
+}
+
 /*
  * redistribute NODE KIND PAGES FAULTS THREADS: take a channel back by hand and give it again; the pages follow on being
  * touched. Again until there were so many faults. With two threads the other one keeps a second CPU busy.
@@ -458,7 +475,7 @@ static void redistribute(char **argument)
 {
 	static struct channel_map channels;
 	uint64_t node = number(argument[0]), pages = number(argument[2]), least = number(argument[3]), cycles = 0;
-	uint64_t hint_faults = 0, migrated = 0, failed = 0, before[MAX_NODES] = { 0 }, after[MAX_NODES] = { 0 };
+	uint64_t hint_faults = 0, migrated = 0, by_faults = 0, failed = 0, before[MAX_NODES] = { 0 }, after[MAX_NODES] = { 0 };
 	uint8_t *p = map_kind(argument[1], pages * PAGE);
 	char draining[64], drained[64];
 	double took = 0, end;
@@ -480,40 +497,48 @@ static void redistribute(char **argument)
 		sched_setaffinity(0, sizeof(set), &set);
 	}
 	for (; work.samples < least; cycles++) {
+		unsigned int quiet = 0;
+		uint64_t last = 0;
 		bool seen = false;
 
+		if (cycles >= 200)
+			die("only %" PRIu64 " faults in %" PRIu64 " cycles", work.samples, cycles);
 		write_file(draining, "1");
 		wait_file(drained, "empty", 120);
 		wait_file(state_path, "idle", 300);
-		if (cycles >= 200)
-			die("only %" PRIu64 " faults in %" PRIu64 " cycles", work.samples, cycles);
 		count_nodes(&channels, p, pages, before);
 		hint_faults -= vmstat("cnuma_hint_faults");
 		migrated -= vmstat("cnuma_migrated");
+		by_faults -= moved_by_faults();
 		failed -= vmstat("cnuma_migrate_failed");
 		took -= seconds();
 		end = seconds() + 30;
 		write_file(draining, "0");
-		for (;;) {
-			uint64_t faults = pass(p, pages);
+		/* Until faults and what works for them have ended: nothing happens in ten passes. */
+		while (quiet < 10) {
+			uint64_t faults = pass(p, pages), moved = vmstat("cnuma_migrated");
 
 			seen |= faults > 0;
-			if (seen && !faults && !file_is(state_path, "marking") && !file_is(state_path, "settling") &&
-			    !file_is(state_path, "pending"))
-				break;
+			if (seen && !faults && moved == last && !file_is(state_path, "marking") &&
+			    !file_is(state_path, "settling") && !file_is(state_path, "pending"))
+				quiet++;
+			else
+				quiet = 0;
+			last = moved;
 			if (seconds() > end)
 				die("cycle %" PRIu64 ": no end of faults after 30 s (%" PRIu64 " in all)", cycles, work.faults);
 		}
 		took += seconds();
 		hint_faults += vmstat("cnuma_hint_faults");
 		migrated += vmstat("cnuma_migrated");
+		by_faults += moved_by_faults();
 		failed += vmstat("cnuma_migrate_failed");
 		count_nodes(&channels, p, pages, after);
 	}
 	stop = true;
 	printf("{\"kind\":\"%s\",\"total\":%" PRIu64 ",\"cycles\":%" PRIu64 ",\"came\":%" PRIu64 ",\"hint_faults\":%" PRIu64
-	       ",\"migrated\":%" PRIu64 ",\"failed\":%" PRIu64 ",\"seconds\":%.6f,",
-	       argument[1], pages, cycles, after[node] - before[node], hint_faults, migrated, failed, took);
+	       ",\"migrated\":%" PRIu64 ",\"by_faults\":%" PRIu64 ",\"failed\":%" PRIu64 ",\"seconds\":%.6f,",
+	       argument[1], pages, cycles, after[node] - before[node], hint_faults, migrated, by_faults, failed, took);
 	print_work();
 	puts("}");
 }

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A short soak; the long one, on the debugging kernel, is in tests/campaigns."""
+
+import pytest
+
+from ramtest import env, soak
+
+pytestmark = pytest.mark.needs("RR_QEMU", "RR_KERNEL", "RR_GUEST")
+
+
+def test_short_soak(test_name):
+    """Grow, shrink, drain and cancel below processes that fork, exec, swap, split and merge; nothing is lost."""
+    assert soak.campaign(test_name, env.ROOT / "build/bench/kernel-soak-short.log", 20) > 0
