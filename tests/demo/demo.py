@@ -178,8 +178,8 @@ class Demo:
         self.picture(report["pages"])
         step = self.step("spread", report["pages"], report, seconds, faults, self.mapped())
         say()
-        self.promise(bars.is_even(report, nodes), f"{report['total']} pages of 4 KB over 3 channels, equal to within one bucket "
-                     f"({bars.bucket(report):.0f} pages): off by {bars.unevenness(report, nodes):.2f} buckets at most")
+        self.promise(bars.is_even(report, nodes), f"{report['total']} pages of 4 KB over 3 channels, equal to within 1/256 of them "
+                     f"({bars.grain(report):.0f} pages): off by {bars.unevenness(report, nodes):.2f}/256 at most")
         self.verified(report)
         self.check_books(step)
 
@@ -225,11 +225,11 @@ class Demo:
         seconds, faults, report = self.resize(4, nodes)
         self.picture(report["pages"])
         step = self.step("grow", report["pages"], report, seconds, faults, self.mapped())
-        expected, bucket = report["total"] / 4, bars.bucket(report)
+        expected, grain = report["total"] / 4, bars.grain(report)
         say()
-        self.promise(bars.is_even(report, nodes), f"even over 4 channels: off by {bars.unevenness(report, nodes):.2f} buckets at most")
-        self.promise(abs(report["migrated"] - expected) <= bucket,
-                     f"1/4 of the pages moved to another channel, once: {report['migrated']} (promised {expected:.0f} +- {bucket:.0f})")
+        self.promise(bars.is_even(report, nodes), f"even over 4 channels: off by {bars.unevenness(report, nodes):.2f}/256 at most")
+        self.promise(abs(report["migrated"] - expected) <= grain,
+                     f"1/4 of the pages moved to another channel, once: {report['migrated']} (promised {expected:.0f} +- {grain:.0f})")
         self.promise(faults <= 1.1 * report["migrated"], f"{faults} hint faults for them: "
                      f"{faults / max(report['migrated'], 1):.3f} each (promised at most 1.1)")
         self.verified(report)
@@ -254,7 +254,7 @@ class Demo:
         ratio = report["migrated"] / max(had[leaving], 1)
         self.promise(1 <= ratio <= 1.02, f"each of its {had[leaving]} pages moved once: {report['migrated']} moves, "
                      f"{ratio:.4f} each (promised at most 1.02)")
-        self.promise(bars.is_even(report, nodes), f"the survivors are even: off by {bars.unevenness(report, nodes):.2f} buckets at most")
+        self.promise(bars.is_even(report, nodes), f"the survivors are even: off by {bars.unevenness(report, nodes):.2f}/256 at most")
         self.verified(report)
         self.capacity(step)
         self.check_books(step)

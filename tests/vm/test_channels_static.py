@@ -146,7 +146,7 @@ def test_other_memory_is_spread(folder, test_name, kind, slack):
         if slack:
             bars.check_even(report, [0, 1, 2])
         else:
-            # 192 huge pages in 256 buckets: no channel is off by more than an eighth of its share.
+            # 192 huge pages: no channel is off by more than an eighth of its share.
             share = report["total"] / 3
             assert all(abs(report["pages"][str(n)] - share) < share / 8 for n in (0, 1, 2)), report["pages"]
 

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The promises about pages, as checks on the witness's reports. A bucket is 1/256 of the working set."""
+"""The promises about pages, as checks on the witness's reports.
+
+Even means to within 1/256 of the working set, here called a grain; a bucket of the kernel's tables is a quarter of that.
+"""
 
 import time
 
@@ -8,7 +11,7 @@ from . import wait
 SETTLE_SECONDS = 30
 
 
-def bucket(report):
+def grain(report):
     return report["total"] / 256
 
 
@@ -17,9 +20,9 @@ def nodes_with_pages(report):
 
 
 def unevenness(report, nodes):
-    """Largest difference of a channel's pages from its share, in buckets."""
+    """Largest difference of a channel's pages from its share, in grains."""
     share = report["total"] / len(nodes)
-    return max(abs(report["pages"][str(node)] - share) for node in nodes) / bucket(report)
+    return max(abs(report["pages"][str(node)] - share) for node in nodes) / grain(report)
 
 
 def is_even(report, nodes):
@@ -28,7 +31,7 @@ def is_even(report, nodes):
 
 def check_even(report, nodes):
     assert sorted(nodes_with_pages(report)) == sorted(nodes), f"pages lie on {report['pages']}, not on nodes {nodes}"
-    assert unevenness(report, nodes) <= 1, f"{report['pages']}: {unevenness(report, nodes):.2f} buckets off"
+    assert unevenness(report, nodes) <= 1, f"{report['pages']}: {unevenness(report, nodes):.2f} grains (1/256) off"
 
 
 def check_verified(report):
@@ -53,8 +56,8 @@ def settle(guest, nodes, timeout=240):
 def check_grown(report, k, hint_faults):
     """What moved when k channels became k + 1."""
     expected = report["total"] / (k + 1)
-    assert abs(report["migrated"] - expected) <= bucket(report), \
-        f"{report['migrated']} pages moved to another channel, not {expected:.0f} +- {bucket(report):.0f}"
+    assert abs(report["migrated"] - expected) <= grain(report), \
+        f"{report['migrated']} pages moved to another channel, not {expected:.0f} +- {grain(report):.0f}"
     assert hint_faults <= 1.1 * report["migrated"], f"{hint_faults} hint faults for {report['migrated']} migrated pages"
 
 
