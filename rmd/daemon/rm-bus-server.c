@@ -28,6 +28,8 @@ typedef struct {
 	guint64 capacity_bytes;
 	gboolean has_bandwidth;
 	guint32 bandwidth_channels;
+	gboolean has_mbps;
+	guint32 mbps;
 	GVariant *layout; /* a{su} or NULL */
 	gboolean dry_run;
 	gboolean has_generation;
@@ -56,6 +58,11 @@ read_option(Options *o, const char *key, GVariant *value, GError **error)
 		o->has_bandwidth = g_variant_is_of_type(value, G_VARIANT_TYPE_UINT32);
 		if (o->has_bandwidth)
 			o->bandwidth_channels = g_variant_get_uint32(value);
+	} else if (g_str_equal(key, "bandwidth-mbps")) {
+		type = "u";
+		o->has_mbps = g_variant_is_of_type(value, G_VARIANT_TYPE_UINT32);
+		if (o->has_mbps)
+			o->mbps = g_variant_get_uint32(value);
 	} else if (g_str_equal(key, "layout")) {
 		type = "a{su}";
 		if (g_variant_is_of_type(value, G_VARIANT_TYPE("a{su}")))
@@ -73,7 +80,7 @@ read_option(Options *o, const char *key, GVariant *value, GError **error)
 	if (!type) {
 		rm_error_set(error, RM_ERROR_INVALID,
 			     "option %s is unknown; known: capacity-bytes, bandwidth-channels, "
-			     "layout, dry-run, expected-generation",
+			     "bandwidth-mbps, layout, dry-run, expected-generation",
 			     key);
 		return FALSE;
 	}
@@ -99,15 +106,20 @@ read_options(Options *o, GVariant *options, GError **error)
 		if (!read_option(o, key, owned, error))
 			return FALSE;
 	}
-	if (o->layout && (o->has_capacity || o->has_bandwidth)) {
+	if (o->layout && (o->has_capacity || o->has_bandwidth || o->has_mbps)) {
 		rm_error_set(error, RM_ERROR_INVALID,
-			     "layout and capacity-bytes or bandwidth-channels exclude each other");
+			     "layout and capacity-bytes or bandwidth exclude each other");
 		return FALSE;
 	}
-	if (!o->layout && !o->has_capacity && !o->has_bandwidth) {
-		rm_error_set(
-			error, RM_ERROR_INVALID,
-			"nothing to change: give capacity-bytes, bandwidth-channels or layout");
+	if (o->has_bandwidth && o->has_mbps) {
+		rm_error_set(error, RM_ERROR_INVALID,
+			     "bandwidth-channels and bandwidth-mbps exclude each other");
+		return FALSE;
+	}
+	if (!o->layout && !o->has_capacity && !o->has_bandwidth && !o->has_mbps) {
+		rm_error_set(error, RM_ERROR_INVALID,
+			     "nothing to change: give capacity-bytes, bandwidth-channels, "
+			     "bandwidth-mbps or layout");
 		return FALSE;
 	}
 	return TRUE;
@@ -119,6 +131,7 @@ typedef struct {
 	GArray *nodes; /* of RmPlanNode, by cNode */
 	guint capacity_chunks;
 	guint bandwidth_channels;
+	guint mbps;
 } Plan;
 
 static void
@@ -127,23 +140,6 @@ plan_clear(Plan *p)
 	g_clear_pointer(&p->nodes, g_array_unref);
 }
 G_DEFINE_AUTO_CLEANUP_CLEAR_FUNC(Plan, plan_clear)
-
-static GArray *
-nodes_of(const RmVm *vm)
-{
-	const GArray *channels = rm_vm_channels(vm);
-	GArray *nodes = g_array_new(FALSE, TRUE, sizeof(RmPlanNode));
-	guint i;
-
-	for (i = 0; i < channels->len; i++) {
-		const RmVmChannel *c = &g_array_index(channels, RmVmChannel, i);
-		RmPlanNode node = {c->channel, c->snode, c->base_chunks, c->window_chunks,
-				   c->target_chunks};
-
-		g_array_append_val(nodes, node);
-	}
-	return nodes;
-}
 
 static gboolean
 check_capacity(const RmVmRow *row, guint chunks, GError **error)
@@ -175,7 +171,8 @@ plan_by_hand(RmDaemon *daemon, const RmVm *vm, const RmPlanUse *use, GVariant *l
 
 	g_variant_iter_init(&iter, layout);
 	while (g_variant_iter_next(&iter, "{&su}", &name, &chunks)) {
-		if (!rm_planner_set(topology, use, plan->nodes, name, chunks, error))
+		if (!rm_planner_set(topology, use, plan->nodes, rm_vm_row(vm)->shared, name, chunks,
+				    error))
 			return FALSE;
 	}
 	plan->capacity_chunks = 0;
@@ -194,6 +191,7 @@ plan_even(RmDaemon *daemon, const RmVm *vm, const RmPlanUse *use, const Options 
 	  GError **error)
 {
 	const RmVmRow *row = rm_vm_row(vm);
+	RmPlanGoal goal = rm_daemon_goal(row);
 
 	if (o->has_capacity && !rm_size_check_chunks("capacity-bytes", o->capacity_bytes, error))
 		return FALSE;
@@ -205,8 +203,20 @@ plan_even(RmDaemon *daemon, const RmVm *vm, const RmPlanUse *use, const Options 
 	}
 	plan->capacity_chunks = o->has_capacity ? (guint)(o->capacity_bytes / RM_CHUNK_BYTES)
 						: row->capacity_chunks;
-	plan->bandwidth_channels =
-		o->has_bandwidth ? o->bandwidth_channels : row->bandwidth_channels;
+	plan->mbps = o->has_mbps ? o->mbps : o->has_bandwidth ? 0 : row->mbps;
+	goal.mbps = plan->mbps;
+	goal.capacity_chunks = plan->capacity_chunks;
+	goal.bandwidth_channels = o->has_bandwidth ? o->bandwidth_channels
+				  : plan->mbps	   ? 0
+						   : row->bandwidth_channels;
+	if (o->has_mbps && row->mbps_max &&
+	    (o->mbps < row->mbps_min || o->mbps > row->mbps_max)) {
+		rm_error_set(error, RM_ERROR_INVALID,
+			     "domain %s: a bandwidth of %u MB/s is not within its min of %u and max "
+			     "of %u",
+			     row->name, o->mbps, row->mbps_min, row->mbps_max);
+		return FALSE;
+	}
 	if (o->has_capacity && !check_capacity(row, plan->capacity_chunks, error))
 		return FALSE;
 	if (o->has_bandwidth && (o->bandwidth_channels < row->bandwidth_min_channels ||
@@ -218,11 +228,11 @@ plan_even(RmDaemon *daemon, const RmVm *vm, const RmPlanUse *use, const Options 
 			     row->bandwidth_max_channels);
 		return FALSE;
 	}
-	if (!rm_planner_resize(daemon->config->topology, use, plan->nodes, plan->capacity_chunks,
-			       plan->bandwidth_channels, error)) {
+	if (!rm_planner_resize(daemon->config->topology, use, plan->nodes, &goal, error)) {
 		g_prefix_error(error, "domain %s: ", row->name);
 		return FALSE;
 	}
+	plan->bandwidth_channels = rm_planner_n_used(plan->nodes);
 	return TRUE;
 }
 
@@ -245,7 +255,7 @@ make_plan(RmDaemon *daemon, RmVm *vm, const Options *o, Plan *plan, GError **err
 		return FALSE;
 	}
 	use = rm_daemon_plan_use(daemon, vm);
-	plan->nodes = nodes_of(vm);
+	plan->nodes = rm_daemon_plan_nodes(vm);
 	return o->layout ? plan_by_hand(daemon, vm, use, o->layout, plan, error)
 			 : plan_even(daemon, vm, use, o, plan, error);
 }
@@ -283,7 +293,8 @@ channel_users(RmDaemon *daemon, GPtrArray **users)
 }
 
 static GVariant *
-channel_to_variant(const RmChannel *c, const RmChannelCounts *counts, GPtrArray *users)
+channel_to_variant(const RmChannel *c, RmChannelState state, const RmChannelCounts *counts,
+		   GPtrArray *users)
 {
 	g_auto(GVariantDict) dict = G_VARIANT_DICT_INIT(NULL);
 	guint bad = counts->n[RM_CHUNK_QUARANTINED];
@@ -302,7 +313,9 @@ channel_to_variant(const RmChannel *c, const RmChannelCounts *counts, GPtrArray 
 	g_variant_dict_insert(&dict, "read-mbps", "u", c->read_mbps);
 	g_variant_dict_insert(&dict, "write-mbps", "u", c->write_mbps);
 	g_variant_dict_insert(&dict, "latency-ns", "u", c->latency_ns);
-	g_variant_dict_insert(&dict, "state", "s", bad ? "failed" : "online");
+	g_variant_dict_insert(&dict, "state", "s",
+			      bad && state == RM_CHANNEL_ONLINE ? "failed"
+								: rm_channel_state_name(state));
 	g_variant_dict_insert_value(
 		&dict, "vms",
 		g_variant_new_strv((const char *const *)users->pdata, (gssize)users->len));
@@ -326,35 +339,22 @@ on_list_channels(RmManager1 *skeleton, GDBusMethodInvocation *invocation, gpoint
 	g_variant_builder_init(&list, G_VARIANT_TYPE("aa{sv}"));
 	for (i = 0; i < n; i++)
 		g_variant_builder_add_value(
-			&list, channel_to_variant(rm_topology_channel(topology, i), &counts[i],
-						  g_ptr_array_index(users, i)));
+			&list, channel_to_variant(rm_topology_channel(topology, i),
+						  rm_ledger_channel_state(daemon->ledger, i),
+						  &counts[i], g_ptr_array_index(users, i)));
 	rm_manager1_complete_list_channels(skeleton, invocation, g_variant_builder_end(&list));
 	return G_DBUS_METHOD_INVOCATION_HANDLED;
-}
-
-static gint
-compare_vms(gconstpointer a, gconstpointer b)
-{
-	gint64 ia = rm_vm_row(*(RmVm *const *)a)->id, ib = rm_vm_row(*(RmVm *const *)b)->id;
-
-	return ia < ib ? -1 : ia > ib;
 }
 
 static gboolean
 on_list_domains(RmManager1 *skeleton, GDBusMethodInvocation *invocation, gpointer data)
 {
 	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
-	g_autoptr(GPtrArray) vms = g_ptr_array_new();
+	g_autoptr(GPtrArray) vms = rm_daemon_list_vms(daemon);
 	GVariantBuilder list;
-	GHashTableIter iter;
-	gpointer vm;
 	guint i;
 
 	g_variant_builder_init(&list, G_VARIANT_TYPE("aa{sv}"));
-	g_hash_table_iter_init(&iter, daemon->vms);
-	while (g_hash_table_iter_next(&iter, NULL, &vm))
-		g_ptr_array_add(vms, vm);
-	g_ptr_array_sort(vms, compare_vms);
 	for (i = 0; i < vms->len; i++)
 		g_variant_builder_add_value(&list, rm_vm_to_variant(g_ptr_array_index(vms, i)));
 	rm_manager1_complete_list_domains(skeleton, invocation, g_variant_builder_end(&list));
@@ -404,8 +404,8 @@ on_resize(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *n
 	if (!vm || !make_plan(daemon, vm, &options, &plan, &error))
 		return fail(invocation, error);
 	targets = plan_targets(&plan);
-	if (!options.dry_run && !rm_vm_set_target(vm, targets, plan.capacity_chunks,
-						  plan.bandwidth_channels, &job, &error))
+	if (!options.dry_run && !rm_vm_set_target(vm, "resize", targets, plan.capacity_chunks,
+						  plan.bandwidth_channels, plan.mbps, &job, &error))
 		return fail(invocation, error);
 	rm_manager1_complete_resize(skeleton, invocation, job);
 	return G_DBUS_METHOD_INVOCATION_HANDLED;
@@ -562,6 +562,151 @@ on_release(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *
 	g_autoptr(GTask) task = g_task_new(NULL, NULL, on_claim_done, invocation);
 
 	rm_daemon_release(daemon, uuid, task);
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+/* A dry run shows what would be moved, else the jobs are begun. */
+static gboolean
+complete_moves(RmDaemon *daemon, GDBusMethodInvocation *invocation, const GArray *moves,
+	       const char *kind, guint freed, gboolean dry_run)
+{
+	const RmTopology *topology = daemon->config->topology;
+	g_autoptr(GArray) jobs = g_array_new(FALSE, FALSE, sizeof(guint64));
+	GVariantBuilder list, answer;
+	GError *error = NULL;
+	guint i, k;
+
+	g_variant_builder_init(&list, G_VARIANT_TYPE("aa{sv}"));
+	for (i = 0; i < moves->len; i++) {
+		const RmDaemonMove *move = &g_array_index(moves, RmDaemonMove, i);
+		const GArray *channels = rm_vm_channels(move->vm);
+
+		for (k = 0; k < channels->len; k++) {
+			const RmVmChannel *c = &g_array_index(channels, RmVmChannel, k);
+			guint after = g_array_index(move->nodes, RmPlanNode, k).target_chunks;
+			g_auto(GVariantDict) dict = G_VARIANT_DICT_INIT(NULL);
+
+			if (after == c->target_chunks)
+				continue;
+			g_variant_dict_insert(&dict, "vm", "s", rm_vm_row(move->vm)->name);
+			g_variant_dict_insert(&dict, "name", "s",
+					      rm_topology_channel(topology, c->channel)->name);
+			g_variant_dict_insert(&dict, "before", "u", c->target_chunks);
+			g_variant_dict_insert(&dict, "after", "u", after);
+			g_variant_builder_add_value(&list, g_variant_dict_end(&dict));
+		}
+	}
+	if (!dry_run && !rm_daemon_apply_moves(daemon, moves, kind, jobs, &error)) {
+		g_variant_builder_clear(&list);
+		return fail(invocation, error);
+	}
+	g_variant_builder_init(&answer, G_VARIANT_TYPE("(aa{sv}atu)"));
+	g_variant_builder_add_value(&answer, g_variant_builder_end(&list));
+	g_variant_builder_add_value(&answer,
+				    g_variant_new_fixed_array(G_VARIANT_TYPE_UINT64, jobs->data,
+							      jobs->len, sizeof(guint64)));
+	g_variant_builder_add(&answer, "u", freed);
+	g_dbus_method_invocation_return_value(invocation, g_variant_builder_end(&answer));
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static gboolean
+on_compact(RmManager1 *skeleton, GDBusMethodInvocation *invocation, gboolean dry_run, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	guint freed = 0;
+	g_autoptr(GArray) moves = rm_daemon_plan_compact(daemon, &freed);
+
+	return complete_moves(daemon, invocation, moves, "compact", freed, dry_run);
+}
+
+static gboolean
+on_set_channel_state(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *name,
+		     const char *state_name, gboolean dry_run, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	g_autoptr(GArray) moves = g_array_new(FALSE, FALSE, sizeof(RmDaemonMove));
+	GError *error = NULL;
+	RmChannelState state;
+	guint channel;
+
+	if (!rm_topology_find(daemon->config->topology, name, &channel)) {
+		rm_error_set(&error, RM_ERROR_NOT_FOUND, "there is no channel %s", name);
+		return fail(invocation, error);
+	}
+	if (!rm_channel_state_parse(state_name, &state)) {
+		rm_error_set(&error, RM_ERROR_INVALID,
+			     "channel %s cannot be %s; known: online, draining, offline", name,
+			     state_name);
+		return fail(invocation, error);
+	}
+	if (state == RM_CHANNEL_DRAINING) {
+		g_array_unref(moves);
+		moves = rm_daemon_plan_evacuate(daemon, channel, &error);
+		if (!moves)
+			return fail(invocation, error);
+	}
+	if (!dry_run && !rm_daemon_set_channel_state(daemon, channel, state, &error))
+		return fail(invocation, error);
+	return complete_moves(daemon, invocation, moves, "drain", 0, dry_run);
+}
+
+static gboolean
+on_backup(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *path, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	GError *error = NULL;
+
+	if (!g_path_is_absolute(path)) {
+		rm_error_set(&error, RM_ERROR_INVALID, "%s is no absolute path", path);
+		return fail(invocation, error);
+	}
+	if (!rm_ledger_backup(daemon->ledger, path, &error))
+		return fail(invocation, error);
+	rm_manager1_complete_backup(skeleton, invocation);
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static gboolean
+on_check(RmManager1 *skeleton, GDBusMethodInvocation *invocation, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	GError *error = NULL;
+	g_autoptr(GPtrArray) problems = rm_ledger_check(daemon->ledger, &error);
+
+	if (!problems)
+		return fail(invocation, error);
+	g_ptr_array_add(problems, NULL);
+	rm_manager1_complete_check(skeleton, invocation, (const char *const *)problems->pdata);
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static gboolean
+on_list_events(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *uuid, guint max,
+	       gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	GError *error = NULL;
+	g_autoptr(GPtrArray) events =
+		rm_ledger_list_events(daemon->ledger, *uuid ? uuid : NULL, max, &error);
+	GVariantBuilder list;
+	guint i;
+
+	if (!events)
+		return fail(invocation, error);
+	g_variant_builder_init(&list, G_VARIANT_TYPE("aa{sv}"));
+	for (i = 0; i < events->len; i++) {
+		const RmEvent *e = g_ptr_array_index(events, i);
+		g_auto(GVariantDict) dict = G_VARIANT_DICT_INIT(NULL);
+
+		g_variant_dict_insert(&dict, "id", "x", e->id);
+		g_variant_dict_insert(&dict, "time-usec", "x", e->time_usec);
+		g_variant_dict_insert(&dict, "uuid", "s", e->uuid ? e->uuid : "");
+		g_variant_dict_insert(&dict, "kind", "s", e->kind);
+		g_variant_dict_insert(&dict, "text", "s", e->text);
+		g_variant_builder_add_value(&list, g_variant_dict_end(&dict));
+	}
+	rm_manager1_complete_list_events(skeleton, invocation, g_variant_builder_end(&list));
 	return G_DBUS_METHOD_INVOCATION_HANDLED;
 }
 
@@ -733,6 +878,11 @@ connect_methods(RmBusServer *server)
 		{"handle-claim", G_CALLBACK(on_claim)},
 		{"handle-release", G_CALLBACK(on_release)},
 		{"handle-start", G_CALLBACK(on_start)},
+		{"handle-compact", G_CALLBACK(on_compact)},
+		{"handle-set-channel-state", G_CALLBACK(on_set_channel_state)},
+		{"handle-backup", G_CALLBACK(on_backup)},
+		{"handle-check", G_CALLBACK(on_check)},
+		{"handle-list-events", G_CALLBACK(on_list_events)},
 	};
 	guint i;
 

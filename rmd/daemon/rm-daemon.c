@@ -136,50 +136,240 @@ rm_daemon_find_vm(RmDaemon *daemon, const char *name_or_uuid, GError **error)
 
 /* ---- plans ---- */
 
-/* Marks the channels of @other, and counts those of @vm. */
+/* Marks the channels that @other has, or is to have. */
 static void
-add_use(RmDaemon *daemon, RmPlanUse *use, RmVm *other, const RmVm *vm)
+add_use(RmDaemon *daemon, RmPlanUse *use, RmVm *other)
 {
+	guint n = rm_topology_n_channels(daemon->config->topology), n_used = 0, part, i;
 	const RmVmRow *row = rm_vm_row(other);
 	const GArray *channels = rm_vm_channels(other);
-	g_autoptr(GArray) chunks = rm_ledger_vm_chunks(daemon->ledger, row->id);
-	guint i;
+	g_autofree guint *chunks = g_new0(guint, n + 1);
 
-	for (i = 0; i < chunks->len; i++) {
-		const RmChunk *c = &g_array_index(chunks, RmChunk, i);
-
-		if (other != vm)
-			use[c->channel].taken_by = row->name;
-		else if (c->state == RM_CHUNK_GRANTED)
-			use[c->channel].held_chunks++;
-	}
-	for (i = 0; other != vm && i < channels->len; i++) {
+	rm_ledger_vm_counts(daemon->ledger, row->id, NULL, chunks);
+	for (i = 0; i < channels->len; i++) {
 		const RmVmChannel *c = &g_array_index(channels, RmVmChannel, i);
 
-		if (c->target_chunks)
-			use[c->channel].taken_by = row->name;
+		chunks[c->channel] = MAX(chunks[c->channel], c->target_chunks);
+		n_used += c->target_chunks != 0;
 	}
+	part = rm_planner_part_mbps(row->mbps, n_used);
+	for (i = 0; i < n; i++) {
+		if (chunks[i])
+			rm_plan_use_add(&use[i], row->name, row->shared, part);
+	}
+}
+
+/* Chunks that a channel can give at all. */
+static guint
+usable_chunks(const RmDaemon *daemon, guint channel)
+{
+	return rm_topology_channel(daemon->config->topology, channel)->size_chunks -
+	       rm_ledger_counts(daemon->ledger)[channel].n[RM_CHUNK_QUARANTINED];
 }
 
 RmPlanUse *
 rm_daemon_plan_use(RmDaemon *daemon, const RmVm *vm)
 {
 	guint n = rm_topology_n_channels(daemon->config->topology), i;
-	g_autofree RmPlanUse *use = g_new0(RmPlanUse, n + 1);
-	const RmChannelCounts *counts = rm_ledger_counts(daemon->ledger);
+	RmPlanUse *use = g_new0(RmPlanUse, n + 1);
+	g_autofree guint *held = g_new0(guint, n + 1);
 	GHashTableIter iter;
 	gpointer other;
 
-	for (i = 0; i < n; i++)
-		use[i].free_chunks = counts[i].n[RM_CHUNK_FREE] + counts[i].n[RM_CHUNK_RELEASED] +
-				     counts[i].n[RM_CHUNK_SCRUBBING];
+	if (vm)
+		rm_ledger_vm_counts(daemon->ledger, rm_vm_row(vm)->id, held, NULL);
+	for (i = 0; i < n; i++) {
+		use[i].free_chunks = usable_chunks(daemon, i) -
+				     rm_ledger_counts(daemon->ledger)[i].n[RM_CHUNK_GRANTED];
+		use[i].held_chunks = held[i];
+		use[i].closed =
+			rm_ledger_channel_state(daemon->ledger, i) != RM_CHANNEL_ONLINE;
+	}
 	g_hash_table_iter_init(&iter, daemon->vms);
 	while (g_hash_table_iter_next(&iter, NULL, &other)) {
 		/* What a domain that is gone had is free soon. */
-		if (rm_vm_row(other)->state != RM_VM_GONE)
-			add_use(daemon, use, other, vm);
+		if (other != vm && rm_vm_row(other)->state != RM_VM_GONE)
+			add_use(daemon, use, other);
 	}
-	return g_steal_pointer(&use);
+	/* What others that share are still to get is not free. */
+	g_hash_table_iter_init(&iter, daemon->vms);
+	while (g_hash_table_iter_next(&iter, NULL, &other)) {
+		const GArray *channels = rm_vm_channels(other);
+		g_autofree guint *granted = NULL;
+
+		if (other == vm || rm_vm_row(other)->state == RM_VM_GONE ||
+		    !rm_vm_row(other)->shared)
+			continue;
+		granted = g_new0(guint, n + 1);
+		rm_ledger_vm_counts(daemon->ledger, rm_vm_row(other)->id, granted, NULL);
+		for (i = 0; i < channels->len; i++) {
+			const RmVmChannel *c = &g_array_index(channels, RmVmChannel, i);
+			guint promised = c->target_chunks > granted[c->channel]
+						 ? c->target_chunks - granted[c->channel]
+						 : 0;
+
+			use[c->channel].free_chunks -= MIN(promised, use[c->channel].free_chunks);
+		}
+	}
+	return use;
+}
+
+RmPlanGoal
+rm_daemon_goal(const RmVmRow *row)
+{
+	RmPlanGoal goal = {
+		.capacity_chunks = row->capacity_chunks,
+		.bandwidth_channels = row->mbps ? 0 : row->bandwidth_channels,
+		.mbps = row->mbps,
+		.shared = row->shared,
+	};
+
+	return goal;
+}
+
+GArray *
+rm_daemon_plan_nodes(const RmVm *vm)
+{
+	const GArray *channels = rm_vm_channels(vm);
+	GArray *nodes = g_array_new(FALSE, TRUE, sizeof(RmPlanNode));
+	guint i;
+
+	for (i = 0; i < channels->len; i++) {
+		const RmVmChannel *c = &g_array_index(channels, RmVmChannel, i);
+		RmPlanNode node = {c->channel, c->snode, c->base_chunks, c->window_chunks,
+				   c->target_chunks};
+
+		g_array_append_val(nodes, node);
+	}
+	return nodes;
+}
+
+/* ---- moving between channels ---- */
+
+static gint
+compare_vms(gconstpointer a, gconstpointer b)
+{
+	gint64 ia = rm_vm_row(*(RmVm *const *)a)->id, ib = rm_vm_row(*(RmVm *const *)b)->id;
+
+	return ia < ib ? -1 : ia > ib;
+}
+
+GPtrArray *
+rm_daemon_list_vms(RmDaemon *daemon)
+{
+	GPtrArray *vms = g_ptr_array_new();
+	GHashTableIter iter;
+	gpointer vm;
+
+	g_hash_table_iter_init(&iter, daemon->vms);
+	while (g_hash_table_iter_next(&iter, NULL, &vm))
+		g_ptr_array_add(vms, vm);
+	g_ptr_array_sort(vms, compare_vms);
+	return vms;
+}
+
+void
+rm_daemon_move_clear(RmDaemonMove *move)
+{
+	g_array_unref(move->nodes);
+}
+
+/* Plans over all running domains by @plan; those that it moved are returned (RmDaemonMove). */
+static GArray *
+plan_moves(RmDaemon *daemon, gboolean compact, guint channel, guint *ret_freed, GError **error)
+{
+	const RmTopology *topology = daemon->config->topology;
+	g_autoptr(GPtrArray) vms = rm_daemon_list_vms(daemon);
+	g_autofree RmPlanVm *plan = g_new0(RmPlanVm, vms->len + 1);
+	guint n = rm_topology_n_channels(topology), i;
+	g_autofree guint *usable = g_new0(guint, n + 1);
+	g_autofree gboolean *closed = g_new0(gboolean, n + 1);
+	GArray *moves = g_array_new(FALSE, FALSE, sizeof(RmDaemonMove));
+	gboolean ok = TRUE;
+
+	g_array_set_clear_func(moves, (GDestroyNotify)rm_daemon_move_clear);
+	for (i = 0; i < n; i++) {
+		usable[i] = usable_chunks(daemon, i);
+		closed[i] = rm_ledger_channel_state(daemon->ledger, i) != RM_CHANNEL_ONLINE;
+	}
+	for (i = 0; i < vms->len; i++) {
+		plan[i].name = rm_vm_row(vms->pdata[i])->name;
+		plan[i].nodes = rm_daemon_plan_nodes(vms->pdata[i]);
+		plan[i].goal = rm_daemon_goal(rm_vm_row(vms->pdata[i]));
+	}
+	if (compact)
+		*ret_freed = rm_planner_compact(topology, usable, closed, plan, vms->len);
+	else
+		ok = rm_planner_evacuate(topology, usable, closed, plan, vms->len, channel, FALSE,
+					 error);
+	for (i = 0; i < vms->len; i++) {
+		RmDaemonMove move = {vms->pdata[i], plan[i].nodes};
+
+		if (ok && plan[i].moved && rm_vm_row(move.vm)->state == RM_VM_RUNNING)
+			g_array_append_val(moves, move);
+		else
+			g_array_unref(plan[i].nodes);
+	}
+	if (!ok)
+		g_clear_pointer(&moves, g_array_unref);
+	return moves;
+}
+
+GArray *
+rm_daemon_plan_compact(RmDaemon *daemon, guint *ret_freed)
+{
+	return plan_moves(daemon, TRUE, 0, ret_freed, NULL);
+}
+
+GArray *
+rm_daemon_plan_evacuate(RmDaemon *daemon, guint channel, GError **error)
+{
+	return plan_moves(daemon, FALSE, channel, NULL, error);
+}
+
+/* Domains keep their capacity and bandwidth: only where it lies changes. */
+gboolean
+rm_daemon_apply_moves(RmDaemon *daemon, const GArray *moves, const char *kind, GArray *jobs,
+		      GError **error)
+{
+	guint i, k;
+
+	for (i = 0; i < moves->len; i++) {
+		const RmDaemonMove *move = &g_array_index(moves, RmDaemonMove, i);
+		const RmVmRow *row = rm_vm_row(move->vm);
+		g_autofree guint *targets = g_new0(guint, move->nodes->len + 1);
+		guint64 job;
+
+		for (k = 0; k < move->nodes->len; k++)
+			targets[k] = g_array_index(move->nodes, RmPlanNode, k).target_chunks;
+		if (!rm_vm_set_target(move->vm, kind, targets, row->capacity_chunks,
+				      rm_planner_n_used(move->nodes), row->mbps, &job, error))
+			return FALSE;
+		g_array_append_val(jobs, job);
+	}
+	return TRUE;
+}
+
+gboolean
+rm_daemon_set_channel_state(RmDaemon *daemon, guint channel, RmChannelState state, GError **error)
+{
+	const char *name = rm_topology_channel(daemon->config->topology, channel)->name;
+	guint granted = rm_ledger_counts(daemon->ledger)[channel].n[RM_CHUNK_GRANTED];
+
+	if (state == RM_CHANNEL_OFFLINE && granted) {
+		rm_error_set(error, RM_ERROR_BUSY,
+			     "channel %s has %u chunks of domains: set it draining first, and "
+			     "offline when it is empty",
+			     name, granted);
+		return FALSE;
+	}
+	if (!rm_ledger_set_channel_state(daemon->ledger, channel, state, error))
+		return FALSE;
+	rm_daemon_note(daemon, G_LOG_LEVEL_INFO, NULL, "channel", "channel %s is %s", name,
+		       rm_channel_state_name(state));
+	rm_daemon_emit_channels(daemon);
+	rm_daemon_settle(daemon);
+	return TRUE;
 }
 
 /* ---- claims ---- */
@@ -217,26 +407,6 @@ on_claim_wait_over(gpointer data)
 	return G_SOURCE_REMOVE;
 }
 
-static gboolean
-check_domain(const RmDomainXml *d, GError **error)
-{
-	if (d->bandwidth_unit != RM_BANDWIDTH_CHANNELS) {
-		rm_error_set(error, RM_ERROR_INVALID,
-			     "domain %s: <rr:bandwidth unit=\"GB/s\"> is not supported yet; use "
-			     "unit=\"channels\"",
-			     d->name);
-		return FALSE;
-	}
-	if (!d->share_exclusive) {
-		rm_error_set(error, RM_ERROR_INVALID,
-			     "domain %s: <rr:bandwidth share=\"shared\"> is not supported yet; use "
-			     "share=\"exclusive\"",
-			     d->name);
-		return FALSE;
-	}
-	return TRUE;
-}
-
 static RmPlanRequest
 make_request(const RmDomainXml *d)
 {
@@ -253,8 +423,15 @@ make_request(const RmDomainXml *d)
 		.tier_dimm = d->tier_dimm,
 		.tier_cxl = d->tier_cxl,
 		.vcpus = d->vcpus,
+		.shared = !d->share_exclusive,
 	};
 
+	if (d->bandwidth_unit == RM_BANDWIDTH_MBPS) {
+		request.mbps = (guint)MIN(d->bandwidth_mbps, G_MAXINT32);
+		request.bandwidth_channels = 0;
+		request.bandwidth_min_channels = 1;
+		request.bandwidth_max_channels = 0;
+	}
 	return request;
 }
 
@@ -304,9 +481,18 @@ plan_is_clean(RmDaemon *daemon, const GArray *nodes)
 }
 
 static RmVmRow *
-make_row(const RmDomainXml *d, const RmPlanRequest *request, guint n_nodes)
+make_row(const RmDomainXml *d, const RmPlanRequest *request, const GArray *nodes)
 {
 	RmVmRow *row = g_new0(RmVmRow, 1);
+
+	row->shared = request->shared;
+	row->mbps = request->mbps;
+	if (row->mbps) {
+		row->mbps_min = (guint)MIN(d->bandwidth_mbps_min, G_MAXINT32);
+		row->mbps_max = d->bandwidth_mbps_max
+					? (guint)MIN(d->bandwidth_mbps_max, G_MAXINT32)
+					: G_MAXINT32;
+	}
 
 	row->uuid = g_ascii_strdown(d->uuid, -1);
 	row->name = g_strdup(d->name);
@@ -317,10 +503,10 @@ make_row(const RmDomainXml *d, const RmPlanRequest *request, guint n_nodes)
 	row->capacity_chunks = request->capacity_chunks;
 	row->capacity_min_chunks = request->capacity_min_chunks;
 	row->capacity_max_chunks = request->capacity_max_chunks;
-	row->bandwidth_channels = request->bandwidth_channels;
+	row->bandwidth_channels = rm_planner_n_used(nodes);
 	row->bandwidth_min_channels = request->bandwidth_min_channels;
 	row->bandwidth_max_channels =
-		request->bandwidth_max_channels ? request->bandwidth_max_channels : n_nodes;
+		request->bandwidth_max_channels ? request->bandwidth_max_channels : nodes->len;
 	return row;
 }
 
@@ -426,7 +612,7 @@ begin_claim(Claim *claim, GArray *nodes, GError **error)
 {
 	RmDaemon *daemon = claim->daemon;
 	RmPlanRequest request = make_request(claim->domain);
-	g_autoptr(RmVmRow) row = make_row(claim->domain, &request, nodes->len);
+	g_autoptr(RmVmRow) row = make_row(claim->domain, &request, nodes);
 	g_autoptr(GArray) channels = make_channels(nodes);
 	g_autoptr(RmJob) job = make_job(row, "start");
 	RmVm *vm;
@@ -483,17 +669,12 @@ void
 rm_daemon_claim(RmDaemon *daemon, RmDomainXml *domain, GTask *task)
 {
 	Claim *claim = g_new0(Claim, 1);
-	GError *error = NULL;
 
 	claim->daemon = daemon;
 	claim->domain = domain;
 	claim->task = g_object_ref(task);
 	claim->timeout = g_timeout_add_seconds(CLAIM_WAIT_SEC, on_claim_wait_over, claim);
 	g_queue_push_tail(&daemon->claims, claim);
-	if (!check_domain(domain, &error)) {
-		claim_fail(claim, error);
-		return;
-	}
 	try_claim(claim);
 }
 

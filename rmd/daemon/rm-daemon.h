@@ -59,6 +59,32 @@ RmStore *rm_daemon_store(RmDaemon *daemon, guint channel);
 /* What the planner needs, for @vm or a new domain (NULL). Free with g_free(); borrows names. */
 RmPlanUse *rm_daemon_plan_use(RmDaemon *daemon, const RmVm *vm);
 
+/* What @row is to have, and how it lies. */
+RmPlanGoal rm_daemon_goal(const RmVmRow *row);
+GArray *rm_daemon_plan_nodes(const RmVm *vm);
+
+/* of RmVm, borrowed, oldest first. */
+GPtrArray *rm_daemon_list_vms(RmDaemon *daemon);
+
+/* A running domain and its new targets (RmPlanNode). */
+typedef struct {
+	RmVm *vm;
+	GArray *nodes;
+} RmDaemonMove;
+
+void rm_daemon_move_clear(RmDaemonMove *move);
+
+/* of RmDaemonMove: what would free whole channels, and how many. */
+GArray *rm_daemon_plan_compact(RmDaemon *daemon, guint *ret_freed);
+/* of RmDaemonMove: what would empty @channel; an error says which domain cannot leave and why. */
+GArray *rm_daemon_plan_evacuate(RmDaemon *daemon, guint channel, GError **error);
+/* Begins a job of @kind for each, whose numbers (guint64) are appended to @jobs. */
+gboolean rm_daemon_apply_moves(RmDaemon *daemon, const GArray *moves, const char *kind, GArray *jobs,
+			       GError **error);
+/* Offline only when nothing is granted on it. */
+gboolean rm_daemon_set_channel_state(RmDaemon *daemon, guint channel, RmChannelState state,
+				     GError **error);
+
 /* Claims chunks for a domain; @task returns a boolean. Takes @domain. */
 void rm_daemon_claim(RmDaemon *daemon, RmDomainXml *domain, GTask *task);
 /* Lets go of a domain; @task returns TRUE when it is gone. */

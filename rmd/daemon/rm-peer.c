@@ -7,7 +7,13 @@
 #include "rm-error.h"
 
 /* Read at most so much before others get their turn. */
-#define READ_BYTES_PER_TURN (256 * 1024)
+#define READ_BYTES_PER_TURN (16 * 1024)
+/*
+ * So many messages at once, and so many a second after that: a guest that plugs a TiB at once says
+ * something of each of its 8,192 chunks, but not faster than it can clear them.
+ */
+#define MESSAGES_BURST   2000
+#define MESSAGES_PER_SEC 1000
 /* rmd has one request in flight; more than this is a bug of ours. */
 #define QUEUE_MAX 16
 
@@ -27,6 +33,9 @@ struct RmPeer {
 	GQueue queue; /* of Outgoing */
 	guint64 seq_in;
 	guint64 seq_out;
+	gdouble allowance; /* messages that may come now */
+	gint64 allowance_usec;
+	gboolean violated;
 	const RmPeerFuncs *funcs;
 	gpointer data;
 	char *failure;
@@ -73,11 +82,33 @@ rm_peer_fail(RmPeer *peer, const char *reason)
 
 /* ---- in ---- */
 
+/* A bucket that fills with time: a peer that floods is cut off before it costs others theirs. */
+static gboolean
+check_rate(RmPeer *peer, GError **error)
+{
+	gint64 now_usec = g_get_monotonic_time();
+
+	peer->allowance += (gdouble)(now_usec - peer->allowance_usec) * MESSAGES_PER_SEC / 1e6;
+	peer->allowance = MIN(peer->allowance, MESSAGES_BURST);
+	peer->allowance_usec = now_usec;
+	if (peer->allowance >= 1) {
+		peer->allowance -= 1;
+		return TRUE;
+	}
+	rm_error_set(error, RM_ERROR_BUSY,
+		     "it floods: more than %d messages and then %d a second", MESSAGES_BURST,
+		     MESSAGES_PER_SEC);
+	return FALSE;
+}
+
 static gboolean
 handle_line(RmPeer *peer, const char *line, gsize len, GError **error)
 {
-	g_autoptr(RmRpcMessage) message = rm_rpc_parse(line, len, error);
+	g_autoptr(RmRpcMessage) message = NULL;
 
+	if (!check_rate(peer, error))
+		return FALSE;
+	message = rm_rpc_parse(line, len, error);
 	if (!message)
 		return FALSE;
 	if (message->seq != ++peer->seq_in) {
@@ -126,8 +157,10 @@ on_readable(GSocket *socket, GIOCondition condition, gpointer data)
 		}
 		total += (gsize)n;
 		rm_rpc_buffer_append(&peer->buffer, bytes, (gsize)n);
-		if (!handle_lines(peer, &error))
+		if (!handle_lines(peer, &error)) {
+			peer->violated = TRUE;
 			rm_peer_fail(peer, error->message);
+		}
 	}
 	return peer->failure ? G_SOURCE_REMOVE : G_SOURCE_CONTINUE;
 }
@@ -186,6 +219,12 @@ flush(RmPeer *peer)
 	return FALSE;
 }
 
+gboolean
+rm_peer_violated(const RmPeer *peer)
+{
+	return peer->violated;
+}
+
 guint64
 rm_peer_next_seq(RmPeer *peer)
 {
@@ -202,6 +241,7 @@ rm_peer_send(RmPeer *peer, char *line, GUnixFDList *fds)
 	o->fds = fds ? g_object_ref(fds) : NULL;
 	g_queue_push_tail(&peer->queue, o);
 	if (g_queue_get_length(&peer->queue) > QUEUE_MAX) {
+		peer->violated = TRUE;
 		rm_peer_fail(peer, "it does not read what it is sent");
 		return;
 	}
@@ -222,6 +262,8 @@ rm_peer_new(GSocketConnection *connection, const RmPeerFuncs *funcs, gpointer da
 	peer->funcs = funcs;
 	peer->data = data;
 	rm_rpc_buffer_init(&peer->buffer);
+	peer->allowance = MESSAGES_BURST;
+	peer->allowance_usec = g_get_monotonic_time();
 	g_queue_init(&peer->queue);
 	g_socket_set_blocking(peer->socket, FALSE);
 	peer->in = g_socket_create_source(peer->socket, G_IO_IN, NULL);

@@ -31,6 +31,9 @@ RmPeer *rm_peer_new(GSocketConnection *connection, const RmPeerFuncs *funcs, gpo
 /* The sequence number that the next message must carry. */
 guint64 rm_peer_next_seq(RmPeer *peer);
 
+/* TRUE: the connection was ended because the peer broke the protocol, not because it went away. */
+gboolean rm_peer_violated(const RmPeer *peer);
+
 /* Queues @line (taken) with @fds (may be NULL). */
 void rm_peer_send(RmPeer *peer, char *line, GUnixFDList *fds);
 

@@ -22,6 +22,14 @@
 #define RETRY_FAILED_MSEC 10000
 /* A connection that says so many things that are not so is ended. */
 #define MISMATCHES_MAX 100
+/*
+ * One that broke the protocol may come back at once; then after a second, two, four… as long as it
+ * does not behave for a while.
+ */
+#define PENALTY_MAX_SEC   64
+#define GOOD_BEHAVIOR_SEC 300
+/* After a connection that was refused nobody is listened to for a moment. */
+#define REFUSED_MSEC 1000
 /* Signals of one domain are put together for so long. */
 #define SIGNAL_MSEC 100
 
@@ -30,7 +38,7 @@ typedef struct {
 	gboolean exists;
 	guint64 requested_bytes;
 	guint64 plugged_bytes;
-	GHashTable *held; /* set of chunk numbers + 1 */
+	GHashTable *held; /* set of chunk numbers + 1; NULL: none */
 } Region;
 
 /* A possible channel with both its regions. */
@@ -48,6 +56,7 @@ typedef struct {
 	guint64 requested_bytes;
 	GArray *chunks; /* of guint */
 	guint timeout;
+	gint64 begun_usec;
 } Request;
 
 struct RmVm {
@@ -62,6 +71,9 @@ struct RmVm {
 	gboolean hello;
 	gboolean ready;
 	guint mismatches; /* of this connection */
+	guint violations; /* in a row, of all connections */
+	gint64 violated_usec;
+	guint penalty; /* timeout: until then nobody is listened to */
 	guint64 last_id;
 	Request request;
 
@@ -142,7 +154,30 @@ region_of(RmVm *vm, guint i, gboolean base)
 static gboolean
 region_holds(const Region *region, guint chunk)
 {
-	return g_hash_table_contains(region->held, GUINT_TO_POINTER(chunk + 1));
+	return region->held &&
+	       g_hash_table_contains(region->held, GUINT_TO_POINTER(chunk + 1));
+}
+
+/* Most regions of most domains hold nothing: no table for them. */
+static void
+region_add(Region *region, guint chunk)
+{
+	if (!region->held)
+		region->held = g_hash_table_new(NULL, NULL);
+	g_hash_table_add(region->held, GUINT_TO_POINTER(chunk + 1));
+}
+
+static void
+region_remove(Region *region, guint chunk)
+{
+	if (region->held)
+		g_hash_table_remove(region->held, GUINT_TO_POINTER(chunk + 1));
+}
+
+static guint
+region_count(const Region *region)
+{
+	return region->held ? g_hash_table_size(region->held) : 0;
 }
 
 static void
@@ -151,7 +186,7 @@ region_reset(Region *region)
 	region->exists = FALSE;
 	region->requested_bytes = 0;
 	region->plugged_bytes = 0;
-	g_hash_table_remove_all(region->held);
+	g_clear_pointer(&region->held, g_hash_table_unref);
 }
 
 static guint
@@ -388,6 +423,9 @@ on_answer_timeout(gpointer data)
 	RmVm *vm = data;
 
 	vm->request.timeout = 0;
+	rm_daemon_note(vm->daemon, G_LOG_LEVEL_WARNING, vm->row->uuid, "stuck",
+		       "domain %s: QEMU does not answer for %d s", vm->row->name,
+		       ANSWER_TIMEOUT_SEC);
 	rm_peer_fail(vm->peer, "no answer to a request");
 	return G_SOURCE_REMOVE;
 }
@@ -397,6 +435,7 @@ request_begin(RmVm *vm, int kind, guint index, gboolean base)
 {
 	vm->request.id = ++vm->last_id;
 	vm->request.kind = kind;
+	vm->request.begun_usec = g_get_monotonic_time();
 	vm->request.index = index;
 	vm->request.base = base;
 	vm->request.chunks = g_array_new(FALSE, FALSE, sizeof(guint));
@@ -648,7 +687,7 @@ step_grow(RmVm *vm, const Tallies *tallies, gboolean *ret_growing)
 	for (i = 0; i < vm->channels->len; i++) {
 		Region *w = &vm->actual[i].window;
 		guint want = window_target(channel_at(vm, i));
-		guint64 goal_bytes = MIN(want, g_hash_table_size(w->held)) * RM_CHUNK_BYTES;
+		guint64 goal_bytes = MIN(want, region_count(w)) * RM_CHUNK_BYTES;
 
 		if (w->requested_bytes < goal_bytes) {
 			send_resize(vm, i, goal_bytes);
@@ -834,7 +873,7 @@ accept_actual(RmVm *vm)
 static void
 vm_fail_job(RmVm *vm, const char *message)
 {
-	gboolean resize = vm->job && g_str_equal(vm->job->kind, "resize");
+	gboolean resize = vm->job && !g_str_equal(vm->job->kind, "start");
 
 	if (!vm->job)
 		g_warning("domain %s: %s", vm->row->name, message);
@@ -977,7 +1016,7 @@ reconcile_held(RmVm *vm, guint index, gboolean base, guint chunk, GError **error
 	if (!rm_ledger_get_chunk(ledger, channel, chunk, &c, error))
 		return FALSE;
 	if (c.state == RM_CHUNK_GRANTED && c.vm == vm->row->id && c.base == base) {
-		g_hash_table_add(region_of(vm, index, base)->held, GUINT_TO_POINTER(chunk + 1));
+		region_add(region_of(vm, index, base), chunk);
 		/* It can have it only from us, whatever was written last. */
 		return c.phase == RM_PHASE_SENT ||
 		       rm_ledger_set_phase(ledger, channel, chunk, RM_PHASE_SENT, error);
@@ -1103,8 +1142,7 @@ handle_released(RmVm *vm, const RmRpcMessage *m, GError **error)
 		if (!rm_ledger_get_chunk(vm->daemon->ledger, channel_at(vm, index)->channel, chunk,
 					 &c, error))
 			return FALSE;
-		g_hash_table_remove(region_of(vm, index, m->base)->held,
-				    GUINT_TO_POINTER(chunk + 1));
+		region_remove(region_of(vm, index, m->base), chunk);
 		if (c.state == RM_CHUNK_GRANTED && c.vm == vm->row->id && c.base == m->base &&
 		    c.phase == RM_PHASE_SENT) {
 			g_array_append_val(back, c);
@@ -1169,7 +1207,7 @@ request_done(RmVm *vm)
 		for (i = 0; i < vm->request.chunks->len; i++) {
 			guint chunk = g_array_index(vm->request.chunks, guint, i);
 
-			g_hash_table_add(region->held, GUINT_TO_POINTER(chunk + 1));
+			region_add(region, chunk);
 		}
 	}
 	/* Its `progress` may come after the answer. */
@@ -1252,6 +1290,10 @@ on_message(RmPeer *peer, const RmRpcMessage *m, gpointer data, GError **error)
 		vm_changed(vm);
 		break;
 	case RM_RPC_DONE:
+		g_debug("domain %s: request %" G_GUINT64_FORMAT " is done after %" G_GINT64_FORMAT
+			" us",
+			vm->row->name, vm->request.id,
+			g_get_monotonic_time() - vm->request.begun_usec);
 		request_done(vm);
 		break;
 	case RM_RPC_ERROR:
@@ -1274,6 +1316,45 @@ on_message(RmPeer *peer, const RmRpcMessage *m, gpointer data, GError **error)
 	return ok;
 }
 
+static gboolean
+on_penalty_over(gpointer data)
+{
+	RmVm *vm = data;
+
+	vm->penalty = 0;
+	if (vm->listener)
+		g_socket_service_start(vm->listener);
+	return G_SOURCE_REMOVE;
+}
+
+/* Whoever wants to connect meanwhile waits in the kernel's queue and costs nothing. */
+static void
+deafen(RmVm *vm, guint msec)
+{
+	if (!vm->listener || vm->penalty)
+		return;
+	g_socket_service_stop(vm->listener);
+	vm->penalty = g_timeout_add(msec, on_penalty_over, vm);
+}
+
+static void
+punish(RmVm *vm)
+{
+	gint64 now_usec = g_get_monotonic_time();
+	guint sec;
+
+	if (now_usec - vm->violated_usec > GOOD_BEHAVIOR_SEC * G_USEC_PER_SEC)
+		vm->violations = 0;
+	vm->violated_usec = now_usec;
+	if (++vm->violations < 2 || !vm->listener || vm->penalty)
+		return;
+	sec = MIN(1u << MIN(vm->violations - 2, 6), PENALTY_MAX_SEC);
+	rm_daemon_note(vm->daemon, G_LOG_LEVEL_WARNING, vm->row->uuid, "penalty",
+		       "domain %s: broke the protocol %u times; it is not listened to for %u s",
+		       vm->row->name, vm->violations, sec);
+	deafen(vm, sec * 1000);
+}
+
 /* EOF means unknown, not dead: nothing is freed, all that QEMU said is forgotten. */
 static void
 on_closed(RmPeer *peer, const char *reason, gpointer data)
@@ -1283,6 +1364,8 @@ on_closed(RmPeer *peer, const char *reason, gpointer data)
 
 	rm_daemon_note(vm->daemon, G_LOG_LEVEL_INFO, vm->row->uuid, "disconnected",
 		       "domain %s: connection ended: %s", vm->row->name, reason);
+	if (rm_peer_violated(vm->peer))
+		punish(vm);
 	g_clear_pointer(&vm->peer, rm_peer_free);
 	request_clear(vm);
 	vm->hello = FALSE;
@@ -1313,6 +1396,11 @@ on_incoming(GSocketService *service, GSocketConnection *connection, GObject *sou
 	else if (vm->peer)
 		why = "this domain is connected already";
 	if (why) {
+		/*
+		 * A process that is not ours must neither cost rmd its time nor the domain its
+		 * place: while it is connected nobody else has business here.
+		 */
+		deafen(vm, vm->peer ? REFUSED_MSEC : REFUSED_MSEC / 10);
 		rm_daemon_note(vm->daemon, G_LOG_LEVEL_WARNING, vm->row->uuid, "refused",
 			       "domain %s: a connection of process %d is refused: %s",
 			       vm->row->name, process ? rm_process_pid(process) : 0, why);
@@ -1364,6 +1452,7 @@ vm_listen(RmVm *vm, const RmProcess *process, GError **error)
 static void
 vm_unlisten(RmVm *vm)
 {
+	g_clear_handle_id(&vm->penalty, g_source_remove);
 	if (!vm->listener)
 		return;
 	g_socket_service_stop(vm->listener);
@@ -1461,16 +1550,11 @@ RmVm *
 rm_vm_new(RmDaemon *daemon, RmVmRow *row, GArray *channels, RmJob *job)
 {
 	RmVm *vm = g_new0(RmVm, 1);
-	guint i;
 
 	vm->daemon = daemon;
 	vm->row = row;
 	vm->channels = channels;
 	vm->actual = g_new0(Actual, channels->len + 1);
-	for (i = 0; i < channels->len; i++) {
-		vm->actual[i].base.held = g_hash_table_new(NULL, NULL);
-		vm->actual[i].window.held = g_hash_table_new(NULL, NULL);
-	}
 	vm->socket_path = rm_paths_vm_socket(daemon->config->runtime_dir, row->uuid);
 	vm->job = job;
 	if (row->state == RM_VM_CLAIMED)
@@ -1497,8 +1581,8 @@ rm_vm_free(RmVm *vm)
 	g_clear_handle_id(&vm->retry, g_source_remove);
 	g_clear_handle_id(&vm->signal_timeout, g_source_remove);
 	for (i = 0; i < vm->channels->len; i++) {
-		g_hash_table_unref(vm->actual[i].base.held);
-		g_hash_table_unref(vm->actual[i].window.held);
+		region_reset(&vm->actual[i].base);
+		region_reset(&vm->actual[i].window);
 	}
 	g_free(vm->actual);
 	g_array_unref(vm->channels);
@@ -1635,8 +1719,8 @@ record_target(RmVm *vm, const guint *target_chunks, RmVmRow *row, RmJob *job, GE
 }
 
 gboolean
-rm_vm_set_target(RmVm *vm, const guint *target_chunks, guint capacity_chunks,
-		 guint bandwidth_channels, guint64 *ret_job, GError **error)
+rm_vm_set_target(RmVm *vm, const char *kind, const guint *target_chunks, guint capacity_chunks,
+		 guint bandwidth_channels, guint mbps, guint64 *ret_job, GError **error)
 {
 	g_autoptr(RmVmRow) row = rm_vm_row_copy(vm->row);
 	g_autoptr(RmJob) job = g_new0(RmJob, 1);
@@ -1648,10 +1732,11 @@ rm_vm_set_target(RmVm *vm, const guint *target_chunks, guint capacity_chunks,
 	}
 	row->capacity_chunks = capacity_chunks;
 	row->bandwidth_channels = bandwidth_channels;
+	row->mbps = mbps;
 	row->generation++;
 	job->uuid = g_strdup(row->uuid);
 	job->name = g_strdup(row->name);
-	job->kind = g_strdup("resize");
+	job->kind = g_strdup(kind);
 	job->message = g_strdup("");
 	job->created_usec = g_get_real_time();
 	finish_job(vm, RM_JOB_CANCELLED, "replaced by a newer request");
@@ -1676,7 +1761,7 @@ rm_vm_set_target(RmVm *vm, const guint *target_chunks, guint capacity_chunks,
 gboolean
 rm_vm_cancel_job(RmVm *vm, GError **error)
 {
-	if (!g_str_equal(vm->job->kind, "resize")) {
+	if (g_str_equal(vm->job->kind, "start")) {
 		rm_error_set(error, RM_ERROR_INVALID,
 			     "job %" G_GUINT64_FORMAT " is the %s of domain %s and cannot be "
 			     "cancelled; stop the domain instead",
@@ -1744,7 +1829,7 @@ rm_vm_to_variant(RmVm *vm)
 	tallies = count_chunks(vm, chunks);
 	g_variant_builder_init(&list, G_VARIANT_TYPE("aa{sv}"));
 	for (i = 0; i < vm->channels->len; i++) {
-		actual_bytes += g_hash_table_size(vm->actual[i].base.held) * RM_CHUNK_BYTES +
+		actual_bytes += region_count(&vm->actual[i].base) * RM_CHUNK_BYTES +
 				vm->actual[i].window.plugged_bytes;
 		g_variant_builder_add_value(&list, channel_to_variant(vm, i, &tallies[i]));
 	}
@@ -1761,6 +1846,10 @@ rm_vm_to_variant(RmVm *vm)
 	add_u(&dict, "bandwidth-channels", vm->row->bandwidth_channels);
 	add_u(&dict, "bandwidth-min", vm->row->bandwidth_min_channels);
 	add_u(&dict, "bandwidth-max", vm->row->bandwidth_max_channels);
+	add_u(&dict, "bandwidth-mbps", vm->row->mbps);
+	add_u(&dict, "bandwidth-mbps-min", vm->row->mbps_min);
+	add_u(&dict, "bandwidth-mbps-max", vm->row->mbps_max);
+	g_variant_dict_insert(&dict, "share", "s", vm->row->shared ? "shared" : "exclusive");
 	add_t(&dict, "generation", vm->row->generation);
 	g_variant_dict_insert_value(&dict, "channels", g_variant_builder_end(&list));
 	return g_variant_dict_end(&dict);

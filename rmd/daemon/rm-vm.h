@@ -46,10 +46,13 @@ gboolean rm_vm_check_process(RmVm *vm);
 /* Drops a claim without a process: everything it has is released. */
 void rm_vm_drop(RmVm *vm, const char *why);
 
-/* Sets targets (of all possible channels, by cNode) and a job for them. *ret_job 0: nothing to do.
+/*
+ * Sets targets (of all possible channels, by cNode) and a job of @kind for them. *ret_job 0: nothing
+ * to do.
  */
-gboolean rm_vm_set_target(RmVm *vm, const guint *target_chunks, guint capacity_chunks,
-			  guint bandwidth_channels, guint64 *ret_job, GError **error);
+gboolean rm_vm_set_target(RmVm *vm, const char *kind, const guint *target_chunks,
+			  guint capacity_chunks, guint bandwidth_channels, guint mbps,
+			  guint64 *ret_job, GError **error);
 gboolean rm_vm_cancel_job(RmVm *vm, GError **error);
 
 /* Look again, soon. */

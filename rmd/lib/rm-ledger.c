@@ -1303,6 +1303,22 @@ rm_ledger_vm_chunks(RmLedger *ledger, gint64 vm)
 	return chunks;
 }
 
+void
+rm_ledger_vm_counts(const RmLedger *ledger, gint64 vm, guint *granted, guint *all)
+{
+	const guint32 *head = g_hash_table_lookup(ledger->vm_slots, &vm);
+	guint32 at;
+
+	for (at = head ? *head : NO_SLOT; at != NO_SLOT; at = ledger->slots[at].next) {
+		const RmChunk *c = &ledger->slots[at].chunk;
+
+		if (granted)
+			granted[c->channel] += c->state == RM_CHUNK_GRANTED;
+		if (all)
+			all[c->channel]++;
+	}
+}
+
 GArray *
 rm_ledger_chunks_in_state(RmLedger *ledger, RmChunkState state, guint max)
 {

@@ -221,6 +221,11 @@ gboolean rm_ledger_get_chunk(RmLedger *ledger, guint channel, guint chunk, RmChu
 			     GError **error);
 /* of RmChunk, by channel and number: all that name @vm. */
 GArray *rm_ledger_vm_chunks(RmLedger *ledger, gint64 vm);
+/*
+ * Counts of @vm's chunks by channel, added to @granted and (in any state) @all, each of
+ * rm_topology_n_channels() elements or NULL.
+ */
+void rm_ledger_vm_counts(const RmLedger *ledger, gint64 vm, guint *granted, guint *all);
 /* of RmChunk: up to @max in @state. */
 GArray *rm_ledger_chunks_in_state(RmLedger *ledger, RmChunkState state, guint max);
 /* rm_topology_n_channels() elements, always as it is now. */

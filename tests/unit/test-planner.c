@@ -235,7 +235,8 @@ assert_resize(Host *host, GArray *nodes, guint capacity, guint channels, const c
 	g_autofree char *text = NULL;
 	guint i;
 
-	rm_planner_resize(host->topology, host->use, nodes, capacity, channels, &error);
+	rm_planner_resize(host->topology, host->use, nodes,
+			  &(RmPlanGoal){capacity, channels, 0, FALSE}, &error);
 	g_assert_no_error(error);
 	text = describe(host, nodes);
 	g_assert_cmpstr(text, ==, expected);
@@ -270,7 +271,8 @@ test_resize(void)
 	/* The one more stays where it is. */
 	assert_resize(host, nodes, 34, 3, "dimm0=8+4 cxl0=11 dimm2=11");
 	/* Nothing changes on error. */
-	g_assert_false(rm_planner_resize(host->topology, host->use, nodes, 64, 5, &error));
+	g_assert_false(rm_planner_resize(host->topology, host->use, nodes,
+					 &(RmPlanGoal){64, 5, 0, FALSE}, &error));
 	g_assert_error(error, RM_ERROR, RM_ERROR_NO_SPACE);
 	assert_resize(host, nodes, 34, 3, "dimm0=8+4 cxl0=11 dimm2=11");
 }
@@ -360,7 +362,8 @@ random_step(Host *host, Vm *vms, guint n_vms, Vm *vm)
 	} else if (g_test_rand_int_range(0, 3) == 0) {
 		g_clear_pointer(&vm->nodes, g_array_unref);
 		return;
-	} else if (rm_planner_resize(host->topology, host->use, vm->nodes, capacity, channels,
+	} else if (rm_planner_resize(host->topology, host->use, vm->nodes,
+				     &(RmPlanGoal){capacity, channels, 0, FALSE},
 				     &error)) {
 		check_plan(vm, capacity, channels);
 	}
@@ -425,6 +428,195 @@ test_what_fits(void)
 	}
 }
 
+/* ---- sharing, MB/s, closed channels ---- */
+
+static RmPlanRequest
+shared_request(const char *name, guint capacity, guint channels, guint mbps)
+{
+	RmPlanRequest r = request(capacity, channels);
+
+	r.name = name;
+	r.shared = TRUE;
+	r.mbps = mbps;
+	r.base_chunks = 1;
+	r.capacity_min_chunks = 1;
+	return r;
+}
+
+static void
+set_mbps(Host *host, guint mbps)
+{
+	guint i;
+
+	for (i = 0; i < rm_topology_n_channels(host->topology); i++)
+		((RmChannel *)rm_topology_channel(host->topology, i))->read_mbps = mbps;
+}
+
+static void
+test_shared(void)
+{
+	g_autoptr(Host) host = host_new(4, 0, 64);
+
+	rm_plan_use_add(&host->use[0], "alone", FALSE, 0);
+	rm_plan_use_add(&host->use[2], "friend", TRUE, 0);
+	host->use[2].free_chunks = 30;
+	/* Where another shares already; never where one is for itself. */
+	assert_place(host, shared_request("vm", 20, 1, 0), "dimm2=1+19");
+	assert_place(host, shared_request("vm", 40, 2, 0), "dimm2=1+19 dimm1=20");
+	/* What does not fit there opens another. */
+	assert_place(host, shared_request("vm", 40, 1, 0), "dimm1=1+39");
+	/* One for itself does not take a shared channel. */
+	assert_place(host, request(16, 2), "dimm1=8+0 dimm3=8");
+	assert_no_place(host, request(24, 3), RM_ERROR_NO_SPACE, "dimm2 of friend");
+}
+
+static void
+test_mbps(void)
+{
+	g_autoptr(Host) host = host_new(4, 2, 64);
+	RmPlanRequest r = request(16, 0);
+
+	set_mbps(host, 10000);
+	r.mbps = 25000;
+	assert_place(host, r, "dimm0=8+0 dimm1=4 dimm2=4"); /* the fewest channels that give it */
+	r.mbps = 61000;
+	assert_no_place(host, r, RM_ERROR_NO_SPACE,
+			"2 GiB with 60000 MB/s on 6 channels would fit");
+	/* What those that share have reserved is not given twice. */
+	rm_plan_use_add(&host->use[0], "friend", TRUE, 8000);
+	assert_place(host, shared_request("vm", 16, 0, 2000), "dimm0=1+15");
+	assert_place(host, shared_request("vm", 16, 2, 6000), "dimm1=1+7 dimm2=8");
+}
+
+static void
+test_closed(void)
+{
+	g_autoptr(Host) host = host_new(3, 0, 64);
+
+	host->use[0].closed = TRUE;
+	assert_place(host, request(16, 2), "dimm1=8+0 dimm2=8");
+	assert_no_place(host, request(24, 3), RM_ERROR_NO_SPACE, "dimm0 closed");
+}
+
+static guint
+sum_on(const RmPlanVm *vms, guint n_vms, guint channel)
+{
+	guint sum = 0, i, k;
+
+	for (i = 0; i < n_vms; i++) {
+		for (k = 0; k < vms[i].nodes->len; k++) {
+			const RmPlanNode *n = &g_array_index(vms[i].nodes, RmPlanNode, k);
+
+			sum += n->channel == channel ? n->target_chunks : 0;
+		}
+	}
+	return sum;
+}
+
+static guint
+capacity_of(const RmPlanVm *vm)
+{
+	guint sum = 0, k;
+
+	for (k = 0; k < vm->nodes->len; k++)
+		sum += g_array_index(vm->nodes, RmPlanNode, k).target_chunks;
+	return sum;
+}
+
+/*
+ * Random hosts of domains that share: moving them never loses capacity, bandwidth or base memory,
+ * never overfills a channel, never uses a closed one, and a freed channel is empty.
+ */
+static void
+test_moves(void)
+{
+	g_autoptr(GRand) rand = g_rand_new_with_seed(11);
+	guint round, i, c, k, n_freed = 0, n_evacuated = 0;
+
+	for (round = 0; round < 300; round++) {
+		g_autoptr(Host) host = host_new(5, 1, 48);
+		const guint usable[] = {48, 48, 40, 48, 48, 48};
+		gboolean closed[7] = {FALSE};
+		RmPlanVm vms[4] = {0};
+		guint capacities[4], n_used[4], before = 0, after = 0, freed, n = 0;
+
+		set_mbps(host, 10000);
+		host->use[2].free_chunks = 40;
+		for (i = 0; i < 4; i++) {
+			guint n_channels = (guint)g_rand_int_range(rand, 1, 4);
+			guint mbps = g_rand_boolean(rand)
+					     ? n_channels * (guint)g_rand_int_range(rand, 1, 6000)
+					     : 0;
+			RmPlanRequest r = shared_request(
+				"vm", n_channels * (guint)g_rand_int_range(rand, 2, 20), n_channels,
+				mbps);
+			GArray *nodes = rm_planner_place(host->topology, host->use, &r, NULL);
+
+			if (!nodes)
+				continue;
+			vms[n].name = "vm";
+			vms[n].nodes = nodes;
+			vms[n].goal = (RmPlanGoal){r.capacity_chunks, n_channels, mbps, TRUE};
+			for (k = 0; k < nodes->len; k++) {
+				const RmPlanNode *node = &g_array_index(nodes, RmPlanNode, k);
+
+				if (!node->target_chunks)
+					continue;
+				host->use[node->channel].free_chunks -= node->target_chunks;
+				rm_plan_use_add(&host->use[node->channel], "vm", TRUE,
+						rm_planner_part_mbps(mbps, n_channels));
+			}
+			n++;
+		}
+		for (i = 0; i < n; i++) {
+			capacities[i] = capacity_of(&vms[i]);
+			n_used[i] = rm_planner_n_used(vms[i].nodes);
+			g_assert_cmpuint(capacities[i], ==, vms[i].goal.capacity_chunks);
+		}
+		for (c = 0; c < 6; c++)
+			before += sum_on(vms, n, c) != 0;
+		if (round % 2) {
+			closed[5] = sum_on(vms, n, 5) == 0;
+			freed = rm_planner_compact(host->topology, usable, closed, vms, n);
+			for (c = 0; c < 6; c++)
+				after += sum_on(vms, n, c) != 0;
+			g_assert_cmpuint(before - after, ==, freed);
+			g_assert_true(!closed[5] || !sum_on(vms, n, 5));
+			n_freed += freed;
+		} else if (rm_planner_evacuate(host->topology, usable, closed, vms, n, 3, FALSE,
+					       NULL)) {
+			guint bases = 0;
+
+			for (i = 0; i < n; i++) {
+				for (k = 0; k < vms[i].nodes->len; k++) {
+					const RmPlanNode *node =
+						&g_array_index(vms[i].nodes, RmPlanNode, k);
+
+					bases += node->channel == 3 ? node->base_chunks : 0;
+				}
+			}
+			g_assert_cmpuint(sum_on(vms, n, 3), ==, bases);
+			n_evacuated++;
+		}
+		for (c = 0; c < 6; c++)
+			g_assert_cmpuint(sum_on(vms, n, c), <=, usable[c]);
+		for (i = 0; i < n; i++) {
+			g_assert_cmpuint(capacity_of(&vms[i]), ==, capacities[i]);
+			g_assert_cmpuint(rm_planner_n_used(vms[i].nodes), ==, n_used[i]);
+			for (k = 0; k < vms[i].nodes->len; k++) {
+				const RmPlanNode *node =
+					&g_array_index(vms[i].nodes, RmPlanNode, k);
+
+				g_assert_cmpuint(node->target_chunks, >=, node->base_chunks);
+			}
+			g_array_unref(vms[i].nodes);
+		}
+	}
+	/* The test would pass on a planner that never moves. */
+	g_assert_cmpuint(n_freed, >, 0);
+	g_assert_cmpuint(n_evacuated, >, 50);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -438,5 +630,9 @@ main(int argc, char **argv)
 	g_test_add_func("/planner/resize", test_resize);
 	g_test_add_func("/planner/random", test_random);
 	g_test_add_func("/planner/what-fits", test_what_fits);
+	g_test_add_func("/planner/shared", test_shared);
+	g_test_add_func("/planner/mbps", test_mbps);
+	g_test_add_func("/planner/closed", test_closed);
+	g_test_add_func("/planner/moves", test_moves);
 	return g_test_run();
 }
