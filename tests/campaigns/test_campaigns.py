@@ -81,7 +81,12 @@ def debugging_kernel():
     fragment = BUILD / "debug.config"
     fragment.write_text((TOP / "linux-patches/config.fragment").read_text()
                         + (TOP / "linux-patches/debug.fragment").read_text())
-    return kernel(tree, "debug", fragment)
+    image = kernel(tree, "debug", fragment)
+    # EXPERT asks for what is on without it: SWAP once was off in silence.
+    config = (tree / "debug/.config").read_text().splitlines()
+    missing = [line for line in fragment.read_text().splitlines() if line.startswith("CONFIG_") and line not in config]
+    assert not missing, f"options that did not take: {missing}"
+    return image
 
 
 def test_guests_on_a_debugging_kernel():

@@ -96,7 +96,7 @@ static void write_file(const char *path, const char *text)
 	close(fd);
 }
 
-static bool find_vmstat(const char *name, uint64_t *value)
+static uint64_t vmstat(const char *name)
 {
 	static char text[1 << 15];
 	size_t length = strlen(name);
@@ -105,18 +105,9 @@ static bool find_vmstat(const char *name, uint64_t *value)
 	for (char *line = text; line; line = strchr(line, '\n')) {
 		line += *line == '\n';
 		if (!strncmp(line, name, length) && line[length] == ' ')
-			return *value = strtoull(line + length, NULL, 10), true;
+			return strtoull(line + length, NULL, 10);
 	}
-	return false;
-}
-
-static uint64_t vmstat(const char *name)
-{
-	uint64_t value;
-
-	if (!find_vmstat(name, &value))
-		die("/proc/vmstat has no %s", name);
-	return value;
+	die("/proc/vmstat has no %s", name);
 }
 
 static uint8_t *map(size_t length, int flags)
@@ -459,12 +450,12 @@ static void *spinner(void *stop)
 	return NULL;
 }
 
-/* Not all kernels tell them from the rest; then nothing else may move pages. */
 static uint64_t moved_by_faults(void)
 {
-	uint64_t value;
+	char text[32];
 
-	return find_vmstat("cnuma_migrated_fault", &value) ? value : vmstat("cnuma_migrated");
+	read_file(CNUMA "redistribute/fault_moved", text, sizeof(text));
+	return strtoull(text, NULL, 10);
 }
 
 /*
