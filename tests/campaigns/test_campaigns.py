@@ -96,7 +96,7 @@ def test_guests_on_a_debugging_kernel():
     shutil.rmtree(logs, ignore_errors=True)
     env = dict(os.environ, RR_KERNEL=str(image), RR_LOGS=str(logs), RR_SLOW="4", RR_BASE_MIB="1536")
     run("/usr/bin/python3", "-m", "pytest", "-p", "no:cacheprovider", "-q", TOP / "tests/vm/test_boot.py",
-        TOP / "tests/vm/test_channels_static.py", env=env)
+        TOP / "tests/vm/test_channels_static.py", TOP / "tests/vm/test_abi.py", env=env)
     consoles = list(logs.glob("*.console.log"))
     assert consoles
     for console in consoles:

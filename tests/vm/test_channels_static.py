@@ -91,49 +91,6 @@ def test_two_snodes(folder, test_name):
         bars.check_even(guest.report(), [0, 1, 2, 3])
 
 
-def test_no_channel_shows(folder, test_name):
-    """No interface of applications names an id above the highest head, or accepts one."""
-    channels = StaticChannels(folder, dimms=3, cxls=1, plugged_mib={"dimm1": 512, "dimm2": 512, "cxl0": 512})
-    heads, hidden = {"0", "1"}, [channels.node("dimm1"), channels.node("dimm2")]
-    with start(channels, test_name) as guest:
-        guest.wait_ready()
-        wait_plugged(guest, channels)
-        for node in hidden:
-            abi = guest.json(f"cnuma-abi {node}")
-            assert set(abi["seen"]) <= {0, 1}, abi
-            assert all(abi["refused"].values()), f"node {node} was accepted: {abi}"
-
-        def ids(text):
-            """Ids of a list like 0-1,3."""
-            found = set()
-            for part in text.strip().split(",") if text.strip() else ():
-                first, _, last = part.partition("-")
-                found |= set(map(str, range(int(first), int(last or first) + 1)))
-            return found
-
-        for file in ("/sys/devices/system/node/possible", "/sys/devices/system/node/online", "/sys/devices/system/node/has_memory",
-                     "/sys/devices/system/node/has_normal_memory", "/sys/devices/system/node/has_cpu",
-                     "/sys/fs/cgroup/cpuset.mems.effective"):
-            assert ids(guest.read(file)) <= heads, f"{file}: {guest.read(file)}"
-        status = guest.read("/proc/self/status")
-        assert ids(re.search(r"^Mems_allowed_list:\s*(\S*)", status, re.M)[1]) <= heads
-
-        guest.load(128)
-        names = {
-            "links of memory blocks and CPUs": "ls -d /sys/devices/system/memory/memory*/node* /sys/devices/system/cpu/cpu*/node*",
-            "numa_maps": "cat /proc/[0-9]*/numa_maps 2>/dev/null",
-            "memory.numa_stat": "mkdir -p /sys/fs/cgroup/t; echo +memory >/sys/fs/cgroup/cgroup.subtree_control; "
-                                "cat /sys/fs/cgroup/t/memory.numa_stat",
-            "numastat": "cat /sys/devices/system/node/node*/meminfo",
-        }
-        patterns = {"links of memory blocks and CPUs": r"/node(\d+)", "numa_maps": r" N(\d+)=", "memory.numa_stat": r" N(\d+)=",
-                    "numastat": r"^Node (\d+) "}
-        for name, command in names.items():
-            found = set(re.findall(patterns[name], guest.run(command), re.M))
-            assert found <= heads, f"{name}: nodes {sorted(found)}"
-            assert found, f"{name} names no node at all"
-
-
 @pytest.mark.parametrize("kind, slack", [("shmem", 1), ("thp", None)])
 def test_other_memory_is_spread(folder, test_name, kind, slack):
     channels = StaticChannels(folder, dimms=3, plugged_mib={"dimm1": 512, "dimm2": 512})

@@ -11,6 +11,7 @@ NAMES = {
     "RR_KERNEL": "the guest kernel (bzImage)",
     "RR_KERNEL_STOCK": "the same kernel without the series (tools/build linux-stock)",
     "RR_GUEST": "the guest image (guest.cpio.gz)",
+    "RR_SELFTESTS": "the selftests of the Linux series (selftests.cpio.gz)",
     "RR_BUILD": "the folder with rmd, rmctl, qemu-ramryder and rmd-libvirt-hook",
 }
 

@@ -52,13 +52,15 @@ class Qmp:
 class Guest(GuestShell):
     """`with Guest(["-m", "1G"]) as guest: guest.run("uname -r")`.
 
-    extra: arguments for QEMU; append: words for the kernel's command line; pass_fds: descriptors QEMU inherits.
+    extra: arguments for QEMU; append: words for the kernel's command line; pass_fds: descriptors QEMU inherits;
+    archives: cpio archives that are unpacked over the guest image.
     The console's log stays in the folder of env.logs().
     """
 
     MACHINE = ["-machine", "q35", "-accel", "tcg", "-nodefaults", "-no-user-config", "-display", "none", "-cpu", "max"]
 
-    def __init__(self, extra=(), append="", name="guest", qemu=None, kernel=None, image=None, pass_fds=(), machine=None):
+    def __init__(self, extra=(), append="", name="guest", qemu=None, kernel=None, image=None, pass_fds=(), machine=None,
+                 archives=()):
         self.name, self.append, self.pass_fds = name, append, tuple(pass_fds)
         self.qemu = qemu or env.path("RR_QEMU")
         self.kernel = kernel or env.path("RR_KERNEL")
@@ -66,6 +68,11 @@ class Guest(GuestShell):
         self.extra = list(extra)
         self.machine = self.MACHINE if machine is None else machine
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ramtest-"))
+        if archives:
+            # The kernel unpacks one after the other.
+            whole = self.folder / "initrd"
+            whole.write_bytes(b"".join(pathlib.Path(part).read_bytes() for part in (self.image, *archives)))
+            self.image = whole
         self.console = env.logs() / f"{name}.console.log"
         self.stderr = env.logs() / f"{name}.qemu.log"
         self.process = self._qmp = None
