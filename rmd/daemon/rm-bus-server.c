@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <glib/gstdio.h>
 #include <pwd.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -273,21 +274,18 @@ fail(GDBusMethodInvocation *invocation, GError *error)
 static void
 channel_users(RmDaemon *daemon, GPtrArray **users)
 {
+	guint n = rm_topology_n_channels(daemon->config->topology), i;
+	g_autofree guint *chunks = g_new(guint, n + 1);
 	GHashTableIter iter;
 	gpointer vm;
 
 	g_hash_table_iter_init(&iter, daemon->vms);
 	while (g_hash_table_iter_next(&iter, NULL, &vm)) {
-		g_autoptr(GArray) chunks =
-			rm_ledger_vm_chunks(daemon->ledger, rm_vm_row(vm)->id);
-		guint last = G_MAXUINT, i;
-
-		for (i = 0; i < chunks->len; i++) {
-			guint channel = g_array_index(chunks, RmChunk, i).channel;
-
-			if (channel != last)
-				g_ptr_array_add(users[channel], rm_vm_row(vm)->name);
-			last = channel;
+		memset(chunks, 0, (n + 1) * sizeof(*chunks));
+		rm_ledger_vm_counts(daemon->ledger, rm_vm_row(vm)->id, NULL, chunks);
+		for (i = 0; i < n; i++) {
+			if (chunks[i])
+				g_ptr_array_add(users[i], rm_vm_row(vm)->name);
 		}
 	}
 }

@@ -58,6 +58,12 @@ rm_daemon_note(RmDaemon *daemon, GLogLevelFlags level, const char *uuid, const c
 	va_end(args);
 	g_log(G_LOG_DOMAIN, level, "%s", text);
 	rm_ledger_add_event(daemon->ledger, uuid, kind, text);
+	rm_daemon_flush_soon(daemon);
+}
+
+void
+rm_daemon_flush_soon(RmDaemon *daemon)
+{
 	if (!daemon->flush_timeout)
 		daemon->flush_timeout = g_timeout_add(FLUSH_MSEC, on_flush, daemon);
 }

@@ -106,6 +106,9 @@ void rm_daemon_ledger_failed(const GError *error) G_GNUC_NORETURN;
 void rm_daemon_note(RmDaemon *daemon, GLogLevelFlags level, const char *uuid, const char *kind,
 		    const char *format, ...) G_GNUC_PRINTF(5, 6);
 
+/* What need not be on disk at once (history, phases of chunks) is, soon. */
+void rm_daemon_flush_soon(RmDaemon *daemon);
+
 void rm_daemon_emit_job(RmDaemon *daemon, const RmJob *job);
 void rm_daemon_emit_domain(RmDaemon *daemon, const char *uuid);
 void rm_daemon_emit_channels(RmDaemon *daemon);

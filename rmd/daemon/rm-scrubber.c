@@ -1,8 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 #include "rm-scrubber.h"
 
-/* Few commits after a boot, when every chunk is dirty; the worker's time is what it is. */
-#define BATCH_CHUNKS 1024
+#include "rm-error.h"
+#include "rm-fault.h"
+
+/*
+ * Few commits after a boot, when every chunk is dirty, and yet clean chunks early for those who
+ * wait.
+ */
+#define BATCH_CHUNKS 256
+#define WAIT_USEC    20000
 
 typedef gboolean (*Step)(RmStore *store, const char *channel, guint chunk, GError **error);
 
@@ -17,7 +24,22 @@ typedef struct {
 struct RmScrubber {
 	RmDaemon *daemon;
 	gboolean running;
+	gint stopping;
+	guint64 done_chunks;
+	guint64 rate_bytes_per_sec;
+	gint64 begun_usec;
 };
+
+/* A batch under way; every thread takes the next chunk that none has. */
+typedef struct {
+	RmScrubber *scrubber;
+	GArray *work;
+	Step step;
+	gboolean limited;
+	gint64 begun_usec;
+	gint next;
+	gint done;
+} Batch;
 
 static void
 work_clear(Work *work)
@@ -25,18 +47,54 @@ work_clear(Work *work)
 	g_clear_error(&work->error);
 }
 
+/* Keeps all threads together at the rate; a stop does not wait for it. */
+static void
+keep_rate(const Batch *batch, guint done)
+{
+	guint64 rate = batch->scrubber->daemon->config->scrub_bytes_per_sec;
+	gint64 due;
+
+	if (!rate || !batch->limited)
+		return;
+	due = batch->begun_usec + (gint64)((gdouble)done * RM_CHUNK_BYTES / (gdouble)rate * 1e6);
+	while (due > g_get_monotonic_time() && !g_atomic_int_get(&batch->scrubber->stopping))
+		g_usleep((gulong)CLAMP(due - g_get_monotonic_time(), 1, WAIT_USEC));
+}
+
+static gpointer
+work_off(gpointer data)
+{
+	Batch *batch = data;
+
+	for (;;) {
+		guint i = (guint)g_atomic_int_add(&batch->next, 1);
+		Work *work;
+
+		if (i >= batch->work->len)
+			return NULL;
+		work = &g_array_index(batch->work, Work, i);
+		if (g_atomic_int_get(&batch->scrubber->stopping)) {
+			rm_error_set(&work->error, RM_ERROR_BUSY, "rmd is ending");
+			continue;
+		}
+		rm_fault_point(batch->step == rm_store_scrub ? "scrub" : "take-back");
+		batch->step(work->store, work->channel, work->chunk.chunk, &work->error);
+		keep_rate(batch, (guint)g_atomic_int_add(&batch->done, 1) + 1);
+	}
+}
+
 static void
 run_batch(GTask *task, gpointer source, gpointer data, GCancellable *cancellable)
 {
-	GArray *batch = data;
-	Step step = (Step)g_object_get_data(G_OBJECT(task), "step");
-	guint i;
+	Batch *batch = g_object_get_data(G_OBJECT(task), "batch");
+	guint n = MIN(batch->scrubber->daemon->config->scrub_threads, batch->work->len), i;
+	g_autofree GThread **threads = g_new0(GThread *, n + 1);
 
-	for (i = 0; i < batch->len; i++) {
-		Work *work = &g_array_index(batch, Work, i);
-
-		step(work->store, work->channel, work->chunk.chunk, &work->error);
-	}
+	for (i = 1; i < n; i++)
+		threads[i] = g_thread_new("rmd-scrub", work_off, batch);
+	work_off(batch);
+	for (i = 1; i < n; i++)
+		g_thread_join(threads[i]);
 	g_task_return_boolean(task, TRUE);
 }
 
@@ -54,6 +112,9 @@ record_batch(RmScrubber *scrubber, GArray *batch, RmChunkState state)
 	for (i = 0; tx && i < batch->len; i++) {
 		Work *work = &g_array_index(batch, Work, i);
 
+		/* Not done, and not wrong: the next rmd does it. */
+		if (g_error_matches(work->error, RM_ERROR, RM_ERROR_BUSY))
+			continue;
 		if (work->error ? !rm_ledger_quarantine(daemon->ledger, work->chunk.channel,
 							work->chunk.chunk, 0, &error)
 				: !rm_ledger_set_state(daemon->ledger, work->chunk.channel,
@@ -65,7 +126,7 @@ record_batch(RmScrubber *scrubber, GArray *batch, RmChunkState state)
 	for (i = 0; i < batch->len; i++) {
 		Work *work = &g_array_index(batch, Work, i);
 
-		if (work->error)
+		if (work->error && !g_error_matches(work->error, RM_ERROR, RM_ERROR_BUSY))
 			rm_daemon_note(daemon, G_LOG_LEVEL_WARNING, NULL, "quarantine",
 				       "channel %s: chunk %u is out of use: %s", work->channel,
 				       work->chunk.chunk, work->error->message);
@@ -78,8 +139,15 @@ on_scrubbed(GObject *source, GAsyncResult *result, gpointer data)
 	RmScrubber *scrubber = data;
 	GArray *batch = g_task_get_task_data(G_TASK(result));
 
+	gint64 usec = MAX(g_get_monotonic_time() - scrubber->begun_usec, 1);
+
 	record_batch(scrubber, batch, RM_CHUNK_FREE);
 	scrubber->running = FALSE;
+	scrubber->done_chunks += batch->len;
+	scrubber->rate_bytes_per_sec =
+		(guint64)((gdouble)batch->len * RM_CHUNK_BYTES / (gdouble)usec * 1e6);
+	if (scrubber->stopping)
+		return;
 	rm_daemon_emit_channels(scrubber->daemon);
 	rm_daemon_settle(scrubber->daemon);
 	rm_scrubber_kick(scrubber);
@@ -108,9 +176,15 @@ static void
 start_batch(RmScrubber *scrubber, GArray *batch, Step step, GAsyncReadyCallback done)
 {
 	g_autoptr(GTask) task = g_task_new(NULL, NULL, done, scrubber);
+	Batch *b = g_new0(Batch, 1);
 
+	b->scrubber = scrubber;
+	b->work = batch;
+	b->step = step;
+	b->limited = step == rm_store_scrub;
+	b->begun_usec = g_get_monotonic_time();
 	g_task_set_task_data(task, batch, (GDestroyNotify)g_array_unref);
-	g_object_set_data(G_OBJECT(task), "step", (gpointer)step);
+	g_object_set_data_full(G_OBJECT(task), "batch", b, g_free);
 	g_task_run_in_thread(task, run_batch);
 }
 
@@ -122,7 +196,7 @@ rm_scrubber_kick(RmScrubber *scrubber)
 	GArray *batch;
 	guint i;
 
-	if (scrubber->running)
+	if (scrubber->running || scrubber->stopping)
 		return;
 	chunks = rm_ledger_chunks_in_state(daemon->ledger, RM_CHUNK_RELEASED, BATCH_CHUNKS);
 	if (!chunks->len)
@@ -138,7 +212,25 @@ rm_scrubber_kick(RmScrubber *scrubber)
 		g_array_append_val(batch, work);
 	}
 	scrubber->running = TRUE;
+	scrubber->begun_usec = g_get_monotonic_time();
 	start_batch(scrubber, batch, rm_store_take_back, on_taken_back);
+}
+
+RmScrubProgress
+rm_scrubber_progress(const RmScrubber *scrubber)
+{
+	const RmDaemon *daemon = scrubber->daemon;
+	const RmChannelCounts *counts = rm_ledger_counts(daemon->ledger);
+	RmScrubProgress progress = {
+		.done_chunks = scrubber->done_chunks,
+		.rate_bytes_per_sec = scrubber->rate_bytes_per_sec,
+	};
+	guint i;
+
+	for (i = 0; i < rm_topology_n_channels(daemon->config->topology); i++)
+		progress.left_chunks +=
+			counts[i].n[RM_CHUNK_RELEASED] + counts[i].n[RM_CHUNK_SCRUBBING];
+	return progress;
 }
 
 RmScrubber *
@@ -153,6 +245,7 @@ rm_scrubber_new(RmDaemon *daemon)
 void
 rm_scrubber_free(RmScrubber *scrubber)
 {
+	g_atomic_int_set(&scrubber->stopping, 1);
 	while (scrubber->running)
 		g_main_context_iteration(NULL, TRUE);
 	g_free(scrubber);

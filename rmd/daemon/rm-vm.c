@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "rm-error.h"
+#include "rm-fault.h"
 #include "rm-paths.h"
 #include "rm-peer.h"
 #include "rm-qemu-args.h"
@@ -312,6 +313,7 @@ prepare_thread(GTask *task, gpointer source, gpointer data, GCancellable *cancel
 		PrepareWork *w = &g_array_index(work, PrepareWork, i);
 		GError *error = NULL;
 
+		rm_fault_point("prepare");
 		if (!rm_store_prepare(w->store, w->channel, w->chunk.chunk, &error)) {
 			g_task_return_error(task, error);
 			return;
@@ -323,20 +325,16 @@ prepare_thread(GTask *task, gpointer source, gpointer data, GCancellable *cancel
 static void
 mark_prepared(RmVm *vm, const GArray *work)
 {
-	RmLedger *ledger = vm->daemon->ledger;
 	g_autoptr(GError) error = NULL;
-	g_autoptr(RmLedgerTx) tx = rm_ledger_begin(ledger, &error);
 	guint i;
 
-	for (i = 0; tx && i < work->len; i++) {
+	for (i = 0; i < work->len; i++) {
 		const PrepareWork *w = &g_array_index(work, PrepareWork, i);
 
-		if (!rm_ledger_set_phase(ledger, w->chunk.channel, w->chunk.chunk,
+		if (!rm_ledger_set_phase(vm->daemon->ledger, w->chunk.channel, w->chunk.chunk,
 					 RM_PHASE_PREPARED, &error))
-			break;
+			rm_daemon_ledger_failed(error);
 	}
-	if (!tx || error || !rm_ledger_commit(&tx, &error))
-		rm_daemon_ledger_failed(error);
 }
 
 static void
@@ -469,23 +467,22 @@ send_revoke(RmVm *vm, guint index, guint chunk)
 		     NULL);
 }
 
-/* Journal first: a chunk is "sent" in the ledger before its fd leaves us. */
+/* That the chunks are this domain's is on disk since they were reserved: the journal is first. */
 static void
 mark_sent(RmVm *vm, const GArray *chunks)
 {
-	RmLedger *ledger = vm->daemon->ledger;
 	g_autoptr(GError) error = NULL;
-	g_autoptr(RmLedgerTx) tx = rm_ledger_begin(ledger, &error);
 	guint i;
 
-	for (i = 0; tx && i < chunks->len; i++) {
+	for (i = 0; i < chunks->len; i++) {
 		const RmChunk *c = &g_array_index(chunks, RmChunk, i);
 
-		if (!rm_ledger_set_phase(ledger, c->channel, c->chunk, RM_PHASE_SENT, &error))
-			break;
+		if (!rm_ledger_set_phase(vm->daemon->ledger, c->channel, c->chunk, RM_PHASE_SENT,
+					 &error))
+			rm_daemon_ledger_failed(error);
 	}
-	if (!tx || error || !rm_ledger_commit(&tx, &error))
-		rm_daemon_ledger_failed(error);
+	rm_daemon_flush_soon(vm->daemon);
+	rm_fault_point("grant-send");
 }
 
 /* Grants the prepared chunks of a region, as many as one message carries. */
@@ -1704,14 +1701,24 @@ static gboolean
 record_target(RmVm *vm, const guint *target_chunks, RmVmRow *row, RmJob *job, GError **error)
 {
 	RmLedger *ledger = vm->daemon->ledger;
+	guint n = rm_topology_n_channels(vm->daemon->config->topology);
+	g_autofree guint *granted = g_new0(guint, n + 1);
+	g_autoptr(GArray) reserved = g_array_new(FALSE, FALSE, sizeof(RmChunk));
 	g_autoptr(RmLedgerTx) tx = rm_ledger_begin(ledger, error);
 	guint i;
 
 	if (!tx)
 		return FALSE;
+	rm_ledger_vm_counts(ledger, row->id, granted, NULL);
 	for (i = 0; i < vm->channels->len; i++) {
-		if (!rm_ledger_set_target(ledger, row->id, channel_at(vm, i)->channel,
-					  target_chunks[i], error))
+		guint channel = channel_at(vm, i)->channel;
+
+		if (!rm_ledger_set_target(ledger, row->id, channel, target_chunks[i], error))
+			return FALSE;
+		/* What is clean is reserved at once: one sync less before it can be granted. */
+		if (target_chunks[i] > granted[channel] &&
+		    !rm_ledger_grant(ledger, row->id, channel, target_chunks[i] - granted[channel],
+				     FALSE, reserved, error))
 			return FALSE;
 	}
 	return rm_ledger_update_vm(ledger, row, error) && rm_ledger_add_job(ledger, job, error) &&

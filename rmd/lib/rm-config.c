@@ -12,7 +12,7 @@
 #define DEFAULT_QEMU_USER "libvirt-qemu"
 
 static const char *const daemon_keys[] = {"runtime-dir", "state-dir", "claim-timeout",
-					  "job-timeout", NULL};
+					  "job-timeout", "scrub-threads", "scrub-rate", NULL};
 static const char *const qemu_keys[] = {"emulator", "user", NULL};
 static const char *const store_keys[] = {"kind", "path", NULL};
 static const char *const channel_keys[] = {"store",   "tier", "socket",         "dax",
@@ -255,6 +255,25 @@ load_channel(RmConfig *config, const Section *s, const char *name, GError **erro
 	return TRUE;
 }
 
+/* A size a second; 0 is no limit. */
+static gboolean
+load_scrub_rate(RmConfig *config, const Section *s, GError **error)
+{
+	g_autofree char *text = section_get(s, "scrub-rate", "0", error);
+	g_autoptr(GError) local = NULL;
+
+	if (!text)
+		return FALSE;
+	if (g_str_equal(text, "0"))
+		return TRUE;
+	if (rm_size_parse(text, &config->scrub_bytes_per_sec, &local))
+		return TRUE;
+	rm_error_set(error, RM_ERROR_INVALID,
+		     "%s: [%s] scrub-rate=%s: %s; it is a size a second (4G), or 0 for no limit",
+		     s->path, s->group, text, local->message);
+	return FALSE;
+}
+
 static gboolean
 load_daemon(RmConfig *config, const Section *s, GError **error)
 {
@@ -268,7 +287,10 @@ load_daemon(RmConfig *config, const Section *s, GError **error)
 		return FALSE;
 	return section_get_uint(s, "claim-timeout", "300", 1, 86400, &config->claim_timeout_sec,
 				error) &&
-	       section_get_uint(s, "job-timeout", "600", 1, 86400, &config->job_timeout_sec, error);
+	       section_get_uint(s, "job-timeout", "600", 1, 86400, &config->job_timeout_sec,
+				error) &&
+	       section_get_uint(s, "scrub-threads", "2", 1, 64, &config->scrub_threads, error) &&
+	       load_scrub_rate(config, s, error);
 }
 
 static gboolean

@@ -28,6 +28,8 @@ typedef struct {
 	char *qemu_user;         /* QEMU runs as it; NULL: only as root */
 	guint claim_timeout_sec; /* a claim whose process never came */
 	guint job_timeout_sec;   /* a job without any progress */
+	guint scrub_threads;
+	guint64 scrub_bytes_per_sec; /* 0: no limit */
 	GPtrArray *stores;       /* of RmStoreConfig */
 	RmTopology *topology;
 } RmConfig;

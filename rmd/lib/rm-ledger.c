@@ -45,6 +45,7 @@ struct RmLedger {
 	RmChannelState *states;
 	GArray *undo; /* of RmChunk, as they were, oldest first */
 	GPtrArray *events; /* of RmEvent, not written yet */
+	GArray *phases;    /* of RmChunk: their phase is not written yet */
 };
 
 static const char *const chunk_states[RM_CHUNK_N] = {
@@ -716,6 +717,7 @@ rm_ledger_open(const char *path, const RmTopology *topology, GError **error)
 	ledger->channel_ids = g_new0(gint64, rm_topology_n_channels(topology) + 1);
 	ledger->added = g_array_new(FALSE, FALSE, sizeof(RmChunk));
 	ledger->undo = g_array_new(FALSE, FALSE, sizeof(RmChunk));
+	ledger->phases = g_array_new(FALSE, FALSE, sizeof(RmChunk));
 	ledger->events = g_ptr_array_new_with_free_func((GDestroyNotify)rm_event_free);
 	ledger->first_slots = g_new0(guint32, n + 1);
 	ledger->first_free = g_new0(guint, n + 1);
@@ -755,6 +757,7 @@ rm_ledger_free(RmLedger *ledger)
 	if (ledger->slots)
 		rm_ledger_flush(ledger, NULL);
 	g_ptr_array_unref(ledger->events);
+	g_array_unref(ledger->phases);
 	g_hash_table_unref(ledger->statements);
 	sqlite3_close(ledger->db);
 	g_array_unref(ledger->added);
@@ -784,11 +787,41 @@ rm_ledger_added(const RmLedger *ledger)
 
 /* ---- transactions ---- */
 
+static gboolean
+write_phase(RmLedger *ledger, const RmChunk *c, GError **error)
+{
+	return run(ledger, error,
+		   "UPDATE chunk SET phase = ? WHERE channel = ? AND chunk = ?"
+		   " AND state = 'granted' AND vm = ?",
+		   "iiii", (gint64)c->phase, ledger->channel_ids[c->channel], (gint64)c->chunk,
+		   c->vm);
+}
+
+/* Before anything else of a transaction, and again in the next when this one is given up. */
+static gboolean
+write_phases(RmLedger *ledger, GError **error)
+{
+	guint i;
+
+	for (i = 0; i < ledger->phases->len; i++) {
+		if (!write_phase(ledger, &g_array_index(ledger->phases, RmChunk, i), error))
+			return FALSE;
+	}
+	return TRUE;
+}
+
 RmLedgerTx *
 rm_ledger_begin(RmLedger *ledger, GError **error)
 {
+	g_autoptr(RmLedgerTx) tx = NULL;
+
 	g_array_set_size(ledger->undo, 0);
-	return run(ledger, error, "BEGIN IMMEDIATE", "") ? ledger : NULL;
+	if (!run(ledger, error, "BEGIN IMMEDIATE", ""))
+		return NULL;
+	tx = ledger;
+	if (!write_phases(ledger, error))
+		return NULL;
+	return g_steal_pointer(&tx);
 }
 
 static gboolean
@@ -823,6 +856,7 @@ rm_ledger_commit(RmLedgerTx **tx, GError **error)
 	if (!run(ledger, error, "COMMIT", ""))
 		return FALSE;
 	rm_fault_point("ledger-committed");
+	g_array_set_size(ledger->phases, 0);
 	*tx = NULL;
 	return TRUE;
 }
@@ -1136,17 +1170,23 @@ gboolean
 rm_ledger_set_phase(RmLedger *ledger, guint channel, guint chunk, RmChunkPhase phase,
 		    GError **error)
 {
+	Slot *slot = slot_of(ledger, channel, chunk);
 	RmChunk c;
 
-	if (!run(ledger, error,
-		 "UPDATE chunk SET phase = ? WHERE channel = ? AND chunk = ?"
-		 " AND state = 'granted'",
-		 "iii", (gint64)phase, ledger->channel_ids[channel], (gint64)chunk) ||
-	    !check_changed(ledger, channel, chunk, error))
+	if (!slot || slot->chunk.state != RM_CHUNK_GRANTED) {
+		rm_error_set(error, RM_ERROR_FAILED, "chunk %u of channel %s is not granted", chunk,
+			     rm_topology_channel(ledger->topology, channel)->name);
 		return FALSE;
-	c = slot_of(ledger, channel, chunk)->chunk;
+	}
+	if (slot->chunk.phase == phase)
+		return TRUE;
+	c = slot->chunk;
 	c.phase = phase;
-	slot_change(ledger, slot_of(ledger, channel, chunk), &c);
+	if (sqlite3_get_autocommit(ledger->db))
+		g_array_append_val(ledger->phases, c);
+	else if (!write_phase(ledger, &c, error))
+		return FALSE;
+	slot_change(ledger, slot, &c);
 	return TRUE;
 }
 
@@ -1572,6 +1612,8 @@ rm_ledger_check(RmLedger *ledger, GError **error)
 {
 	g_autoptr(GPtrArray) problems = g_ptr_array_new_with_free_func(g_free);
 
+	if (!rm_ledger_flush(ledger, error))
+		return NULL;
 	if (!add_problems(ledger, problems,
 			  "SELECT integrity_check FROM pragma_integrity_check"
 			  " WHERE integrity_check <> 'ok'",
@@ -1626,7 +1668,7 @@ rm_ledger_flush(RmLedger *ledger, GError **error)
 {
 	g_autoptr(RmLedgerTx) tx = NULL;
 
-	if (!ledger->events->len)
+	if (!ledger->events->len && !ledger->phases->len)
 		return TRUE;
 	tx = rm_ledger_begin(ledger, error);
 	return tx && rm_ledger_commit(&tx, error);

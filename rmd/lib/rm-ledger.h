@@ -197,6 +197,12 @@ G_DEFINE_AUTOPTR_CLEANUP_FUNC(RmVmRow, rm_vm_row_free)
  */
 gboolean rm_ledger_grant(RmLedger *ledger, gint64 vm, guint channel, guint n, gboolean base,
 			 GArray *granted, GError **error);
+/*
+ * How far a granted chunk is. The journal is the grant, which is on disk before this is called; the
+ * phase is written with the next transaction or rm_ledger_flush(). After a crash a chunk may thus
+ * have a lower phase than it had: QEMU's hello says which it holds before anything is done with it,
+ * and one that it does not name is prepared anew, which takes it from whoever has it all the same.
+ */
 gboolean rm_ledger_set_phase(RmLedger *ledger, guint channel, guint chunk, RmChunkPhase phase,
 			     GError **error);
 /* One step of the diagram above other than free -> granted. */

@@ -9,6 +9,7 @@ JSON lines on stdin and reads one JSON line as the answer to each on stdout.
 	fake_qemu.py BUS_PATH UUID
 """
 import array
+import contextlib
 import ctypes
 import json
 import mmap
@@ -16,6 +17,7 @@ import os
 import selectors
 import socket
 import sys
+import time
 
 import gi
 
@@ -78,6 +80,8 @@ class FakeQemu:
         self.answer = True
         self.keep = False  # keep the mappings of released chunks
         self.kept = []
+        self.secret = False  # look for others' secrets in every new chunk and leave one of ours
+        self.found = []
         self.refuse = {}  # request type -> error class
         self.log = []
         self.sock = None
@@ -166,9 +170,18 @@ class FakeQemu:
             assert entry["chunk"] not in region.chunks
             region.maps[entry["chunk"]] = mmap.mmap(fd, CHUNK, offset=entry["offset"])
             region.chunks[entry["chunk"]] = None
+            if self.secret:
+                self.look(m["channel"], entry["chunk"], region.maps[entry["chunk"]])
         for fd in fds:
             os.close(fd)
         return None
+
+    def look(self, channel, chunk, mapping):
+        for offset in (0, CHUNK // 2 + 4096, CHUNK - 4096):
+            seen = mapping[offset:offset + 64]
+            if seen != bytes(64):
+                self.found.append(f"{channel}:{chunk}+{offset}: {seen[:48]!r}")
+            mapping[offset:offset + 48] = f"secret of {self.uuid}".ljust(48)[:48].encode()
 
     def do_resize(self, m):
         region = self.regions[m["channel"], False]
@@ -277,6 +290,33 @@ class FakeQemu:
 
     def cmd_raw(self, text):
         self.sock.sendall(text.encode())
+
+    def cmd_flood(self, seconds):
+        """Right messages as fast as the socket takes them; back at once when cut off. Tells how often it was."""
+        end, cuts = time.monotonic() + seconds, 0
+        region = next(r for r in self.regions.values() if not r.base and r.requested)
+        while time.monotonic() < end:
+            self.disconnect()
+            s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            s.settimeout(0.05)
+            with s, contextlib.suppress(OSError):
+                s.connect(self.path)
+                s.settimeout(1)
+                regions = [r.describe() for r in self.regions.values()]
+                s.sendall(json.dumps({"type": "hello", "seq": 1, "version": 1, "uuid": self.uuid, "ready": True,
+                                      "regions": regions}).encode() + b"\n")
+                for seq in range(2, 1 << 30, 200):
+                    s.sendall("".join(json.dumps(
+                        {"type": "progress", "seq": seq + i, "channel": region.channel,
+                         "requested": region.requested, "plugged": region.plugged}) + "\n"
+                        for i in range(200)).encode())
+                    if time.monotonic() > end:
+                        break
+            cuts += 1
+        return cuts
+
+    def cmd_dirty(self):
+        return self.found
 
     def cmd_touch_kept(self):
         """Reads every kept mapping in a child; tells how each child ended (signal number)."""

@@ -533,6 +533,10 @@ test_random(Fixture *f, gconstpointer data)
 			guint chunk = (guint)g_rand_int_range(rand, 0, 8);
 			g_autoptr(GArray) granted = g_array_new(FALSE, FALSE, sizeof(RmChunk));
 
+			if (g_rand_boolean(rand)) /* of what is granted only */
+				rm_ledger_set_phase(f->ledger, channel, chunk,
+						    (RmChunkPhase)g_rand_int_range(rand, 0, 3),
+						    NULL);
 			switch (g_rand_int_range(rand, 0, 4)) {
 			case 0:
 				rm_ledger_grant(f->ledger, vms[g_rand_int_range(rand, 0, 3)],
@@ -555,6 +559,10 @@ test_random(Fixture *f, gconstpointer data)
 		}
 		if (g_rand_boolean(rand))
 			g_assert_true(rm_ledger_commit(&tx, NULL));
+		else
+			g_clear_pointer(&tx, rm_ledger_tx_rollback);
+		rm_ledger_set_phase(f->ledger, (guint)g_rand_int_range(rand, 0, 2),
+				    (guint)g_rand_int_range(rand, 0, 8), RM_PHASE_SENT, NULL);
 	}
 	{
 		g_autoptr(GError) error = NULL;
