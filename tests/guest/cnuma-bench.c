@@ -503,7 +503,7 @@ static void redistribute(char **argument)
 		by_faults -= moved_by_faults();
 		failed -= vmstat("cnuma_migrate_failed");
 		took -= seconds();
-		end = seconds() + 30;
+		end = seconds() + 120;
 		write_file(draining, "0");
 		/* Until faults and what works for them have ended: nothing happens in ten passes. */
 		while (quiet < 10) {
@@ -517,7 +517,7 @@ static void redistribute(char **argument)
 				quiet = 0;
 			last = moved;
 			if (seconds() > end)
-				die("cycle %" PRIu64 ": no end of faults after 30 s (%" PRIu64 " in all)", cycles, work.faults);
+				die("cycle %" PRIu64 ": no end of faults after 120 s (%" PRIu64 " in all)", cycles, work.faults);
 		}
 		took += seconds();
 		hint_faults += vmstat("cnuma_hint_faults");
