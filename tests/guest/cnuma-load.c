@@ -308,8 +308,10 @@ static void map_working_set(void)
 		madvise(load.memory, length, MADV_HUGEPAGE);
 	} else if (!strcmp(load.kind, "shmem")) {
 		load.memory = map_or_die(length, MAP_SHARED | MAP_ANONYMOUS);
+	} else if (!strcmp(load.kind, "hugetlb")) {
+		load.memory = map_or_die(length, private | MAP_HUGETLB);
 	} else {
-		fprintf(stderr, "cnuma-load: unknown kind '%s': anon, thp or shmem\n", load.kind);
+		fprintf(stderr, "cnuma-load: unknown kind '%s': anon, thp, shmem or hugetlb\n", load.kind);
 		exit(2);
 	}
 	/* Its own tables are touched at once: they must not be part of what is measured later. */
@@ -385,7 +387,7 @@ static int print_map(char **argument)
 
 static int usage(void)
 {
-	fputs("usage: cnuma-load [--kind anon|thp|shmem] [--period MS] [--socket PATH] [--background] MIB\n"
+	fputs("usage: cnuma-load [--kind anon|thp|shmem|hugetlb] [--period MS] [--socket PATH] [--background] MIB\n"
 	      "       cnuma-load [--socket PATH] report|reset|quit\n"
 	      "       cnuma-load --map CNUM SRAT ADDRESS...\n",
 	      stderr);
