@@ -109,7 +109,7 @@ def test_two_channels_at_once(guest, channels):
     had = sum(before["pages"][str(channels.node(name))] for name in ("dimm1", "dimm2"))
     assert bars.nodes_with_pages(after) == [0]
     # A page may move to the second while only the first is seen to drain.
-    assert had <= after["migrated"] <= 1.02 * had + bars.bucket(after), (had, after)
+    assert had <= after["migrated"] <= 1.02 * had + bars.grain(after), (had, after)
     bars.check_verified(after)
 
 
@@ -182,7 +182,7 @@ def test_limit_of_a_cgroup(guest, channels):
     bars.wait_even(guest, [0, 1, 2, 3], 60)
     stat = dict(line.split() for line in guest.read("/sys/fs/cgroup/held/memory.stat").splitlines())
     report = guest.report()
-    assert int(stat["cnuma_migrated"]) >= report["migrated"] >= report["total"] / 4 - bars.bucket(report)
+    assert int(stat["cnuma_migrated"]) >= report["migrated"] >= report["total"] / 4 - bars.grain(report)
 
 
 def test_hugetlb(guest, channels):
