@@ -18,7 +18,7 @@ static const RmctlColumn columns[] = {
 	{"LATENCY", "latency-ns", RMCTL_COUNT, FALSE, "read latency, ns"},
 	{"DAX", "dax", RMCTL_COUNT, FALSE, "number of its DAX device"},
 	{"CHANNEL", "channel", RMCTL_COUNT, FALSE, "number of the memory channel"},
-	{"STATE", "state", RMCTL_STRING, TRUE, "online or failed"},
+	{"STATE", "state", RMCTL_STRING, TRUE, "online, failed, draining or offline"},
 	{"VMS", "vms", RMCTL_STRINGS, TRUE, "VMs with chunks on it"},
 };
 

@@ -6,7 +6,7 @@
 static const RmctlColumn columns[] = {
 	{"ID", "id", RMCTL_COUNT, TRUE, "number of the job"},
 	{"VM", "vm", RMCTL_STRING, TRUE, "name of the domain"},
-	{"KIND", "kind", RMCTL_STRING, TRUE, "start or resize"},
+	{"KIND", "kind", RMCTL_STRING, TRUE, "start, resize, compact or drain"},
 	{"STATE", "state", RMCTL_STRING, TRUE, "running, done, failed or cancelled"},
 	{"PROGRESS", "progress", RMCTL_FRACTION, TRUE, "how much of it is done"},
 	{"CREATED", "created-usec", RMCTL_TIME, TRUE, "when it began"},

@@ -30,10 +30,14 @@ typedef struct {
 } RmctlVerb;
 
 extern const RmctlVerb rmctl_verb_channels;
+extern const RmctlVerb rmctl_verb_compact;
 extern const RmctlVerb rmctl_verb_jobs;
+extern const RmctlVerb rmctl_verb_ledger;
 extern const RmctlVerb rmctl_verb_list;
+extern const RmctlVerb rmctl_verb_reconcile;
 extern const RmctlVerb rmctl_verb_resize;
 extern const RmctlVerb rmctl_verb_show;
+extern const RmctlVerb rmctl_verb_state;
 extern const RmctlVerb rmctl_verb_version;
 
 /* ---- options (rmctl.c) ---- */

@@ -77,7 +77,7 @@ write_log(GLogLevelFlags level, const GLogField *fields, gsize n, gpointer data)
 	}
 	if (data)
 		fprintf(stderr, "<%d>%s\n", priority, message);
-	else if (log_level == G_LOG_LEVEL_DEBUG)
+	else if (level & G_LOG_LEVEL_DEBUG)
 		fprintf(stderr, "rmd: [%.6f] %s: %s\n", (gdouble)g_get_monotonic_time() / 1e6, name,
 			message);
 	else

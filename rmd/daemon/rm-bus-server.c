@@ -10,6 +10,7 @@
 
 #include "rm-bus.h"
 #include "rm-paths.h"
+#include "rm-scrubber.h"
 #include "rm-vm.h"
 
 struct RmBusServer {
@@ -650,6 +651,34 @@ on_set_channel_state(RmManager1 *skeleton, GDBusMethodInvocation *invocation, co
 }
 
 static gboolean
+on_reconcile(RmManager1 *skeleton, GDBusMethodInvocation *invocation, gboolean dry_run,
+	     gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+
+	rm_manager1_complete_reconcile(skeleton, invocation, rm_daemon_reconcile(daemon, dry_run));
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static gboolean
+on_scrub_progress(RmManager1 *skeleton, GDBusMethodInvocation *invocation, gpointer data)
+{
+	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
+	RmScrubProgress progress = rm_scrubber_progress(daemon->scrubber);
+	g_auto(GVariantDict) dict = G_VARIANT_DICT_INIT(NULL);
+
+	g_variant_dict_insert(&dict, "left-chunks", "u", progress.left_chunks);
+	g_variant_dict_insert(&dict, "done-chunks", "t", progress.done_chunks);
+	g_variant_dict_insert(&dict, "rate-bytes-per-sec", "t", progress.rate_bytes_per_sec);
+	g_variant_dict_insert(&dict, "threads", "u", daemon->config->scrub_threads);
+	g_variant_dict_insert(&dict, "limit-bytes-per-sec", "t",
+			      daemon->config->scrub_bytes_per_sec);
+	rm_manager1_complete_get_scrub_progress(skeleton, invocation,
+						g_variant_dict_end(&dict));
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static gboolean
 on_backup(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *path, gpointer data)
 {
 	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
@@ -878,6 +907,8 @@ connect_methods(RmBusServer *server)
 		{"handle-start", G_CALLBACK(on_start)},
 		{"handle-compact", G_CALLBACK(on_compact)},
 		{"handle-set-channel-state", G_CALLBACK(on_set_channel_state)},
+		{"handle-reconcile", G_CALLBACK(on_reconcile)},
+		{"handle-get-scrub-progress", G_CALLBACK(on_scrub_progress)},
 		{"handle-backup", G_CALLBACK(on_backup)},
 		{"handle-check", G_CALLBACK(on_check)},
 		{"handle-list-events", G_CALLBACK(on_list_events)},

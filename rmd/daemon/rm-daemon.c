@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 #include "rm-daemon.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "rm-adopt.h"
 #include "rm-error.h"
 #include "rm-paths.h"
 #include "rm-qemu-args.h"
+#include "rm-reconcile.h"
 #include "rm-scrubber.h"
 #include "rm-vm.h"
 
@@ -356,17 +360,39 @@ rm_daemon_apply_moves(RmDaemon *daemon, const GArray *moves, const char *kind, G
 	return TRUE;
 }
 
+static guint
+count_base(RmDaemon *daemon, guint channel)
+{
+	g_autoptr(GPtrArray) vms = rm_daemon_list_vms(daemon);
+	guint base = 0, i, k;
+
+	for (i = 0; i < vms->len; i++) {
+		g_autoptr(GArray) chunks =
+			rm_ledger_vm_chunks(daemon->ledger, rm_vm_row(vms->pdata[i])->id);
+
+		for (k = 0; k < chunks->len; k++) {
+			const RmChunk *c = &g_array_index(chunks, RmChunk, k);
+
+			base += c->channel == channel && c->base &&
+				c->state == RM_CHUNK_GRANTED;
+		}
+	}
+	return base;
+}
+
 gboolean
 rm_daemon_set_channel_state(RmDaemon *daemon, guint channel, RmChannelState state, GError **error)
 {
 	const char *name = rm_topology_channel(daemon->config->topology, channel)->name;
 	guint granted = rm_ledger_counts(daemon->ledger)[channel].n[RM_CHUNK_GRANTED];
+	guint base = count_base(daemon, channel);
 
 	if (state == RM_CHANNEL_OFFLINE && granted) {
 		rm_error_set(error, RM_ERROR_BUSY,
-			     "channel %s has %u chunks of domains: set it draining first, and "
-			     "offline when it is empty",
-			     name, granted);
+			     "channel %s has %u chunks of domains, %u of them base memory, which "
+			     "leaves only by migration: set it draining first, and offline when it "
+			     "is empty",
+			     name, granted, base);
 		return FALSE;
 	}
 	if (!rm_ledger_set_channel_state(daemon->ledger, channel, state, error))
@@ -376,6 +402,62 @@ rm_daemon_set_channel_state(RmDaemon *daemon, guint channel, RmChannelState stat
 	rm_daemon_emit_channels(daemon);
 	rm_daemon_settle(daemon);
 	return TRUE;
+}
+
+/* ---- reconciling ---- */
+
+void
+rm_daemon_add_reconcile_line(GVariantBuilder *lines, const char *vm, const char *channel,
+			     RmReconcileCase c, guint n_chunks)
+{
+	const RmReconcileRule *rule = rm_reconcile_rule(c);
+	g_auto(GVariantDict) dict = G_VARIANT_DICT_INIT(NULL);
+
+	g_variant_dict_insert(&dict, "vm", "s", vm);
+	g_variant_dict_insert(&dict, "channel", "s", channel);
+	g_variant_dict_insert(&dict, "chunks", "u", n_chunks);
+	g_variant_dict_insert(&dict, "case", "s", rule->name);
+	g_variant_dict_insert(&dict, "action", "s", rm_reconcile_action_name(rule->action));
+	g_variant_dict_insert(&dict, "when", "s", rule->when);
+	g_variant_dict_insert(&dict, "then", "s", rule->then);
+	g_variant_builder_add_value(lines, g_variant_dict_end(&dict));
+}
+
+GVariant *
+rm_daemon_reconcile(RmDaemon *daemon, gboolean dry_run)
+{
+	const RmChannelCounts *counts = rm_ledger_counts(daemon->ledger);
+	g_autoptr(GPtrArray) vms = rm_daemon_list_vms(daemon);
+	GVariantBuilder lines;
+	guint i;
+
+	g_variant_builder_init(&lines, G_VARIANT_TYPE("aa{sv}"));
+	for (i = 0; i < vms->len; i++)
+		rm_vm_reconcile(vms->pdata[i], dry_run, &lines);
+	for (i = 0; i < rm_topology_n_channels(daemon->config->topology); i++) {
+		const char *name = rm_topology_channel(daemon->config->topology, i)->name;
+		guint dirty = counts[i].n[RM_CHUNK_RELEASED] + counts[i].n[RM_CHUNK_SCRUBBING];
+		guint bad = counts[i].n[RM_CHUNK_QUARANTINED], k;
+
+		for (k = 0; k < vms->len; k++) {
+			g_autoptr(GArray) chunks =
+				rm_ledger_vm_chunks(daemon->ledger, rm_vm_row(vms->pdata[k])->id);
+			guint j;
+
+			for (j = 0; j < chunks->len; j++) {
+				const RmChunk *c = &g_array_index(chunks, RmChunk, j);
+
+				bad -= c->channel == i && c->state == RM_CHUNK_QUARANTINED;
+			}
+		}
+		if (dirty)
+			rm_daemon_add_reconcile_line(&lines, "", name, RM_CASE_SCRUB_HALF, dirty);
+		if (bad)
+			rm_daemon_add_reconcile_line(&lines, "", name, RM_CASE_IN_USE, bad);
+	}
+	if (!dry_run)
+		rm_scrubber_kick(daemon->scrubber);
+	return g_variant_builder_end(&lines);
 }
 
 /* ---- claims ---- */
@@ -825,11 +907,15 @@ check_added(RmDaemon *daemon, GError **error)
 		const RmChunk *c = &g_array_index(added, RmChunk, i);
 		const char *name = rm_topology_channel(daemon->config->topology, c->channel)->name;
 		gboolean in_use;
+		RmChunk now;
 
 		if (!rm_store_in_use(rm_daemon_store(daemon, c->channel), name, c->chunk, &in_use,
 				     error))
 			return FALSE;
-		if (!in_use)
+		if (rm_ledger_get_chunk(daemon->ledger, c->channel, c->chunk, &now, NULL) && now.vm)
+			continue; /* adopted */
+		if (rm_reconcile_rule(rm_reconcile_added(0, in_use))->action !=
+		    RM_ACTION_QUARANTINE)
 			continue;
 		n++;
 		if (!rm_ledger_quarantine(daemon->ledger, c->channel, c->chunk, 0, error))
@@ -929,6 +1015,49 @@ load_vms(RmDaemon *daemon, GError **error)
 	return rows != NULL;
 }
 
+/*
+ * Damaged books are no books: they are set aside for people, and what runs tells what there is to
+ * know, as when they are lost.
+ */
+static RmLedger *
+open_ledger(const char *path, const RmTopology *topology, GError **error)
+{
+	static const char *const suffixes[] = {"", "-wal", "-shm"};
+	g_autoptr(GError) local = NULL;
+	RmLedger *ledger = rm_ledger_open(path, topology, &local);
+	gint64 now_sec = g_get_real_time() / G_USEC_PER_SEC;
+	guint i;
+
+	if (ledger || !g_error_matches(local, RM_ERROR, RM_ERROR_DAMAGED)) {
+		if (!ledger)
+			g_propagate_error(error, g_steal_pointer(&local));
+		return ledger;
+	}
+	g_critical("%s; it is set aside as %s.damaged-%" G_GINT64_FORMAT
+		   " and made again from what runs",
+		   local->message, path, now_sec);
+	for (i = 0; i < G_N_ELEMENTS(suffixes); i++) {
+		g_autofree char *from = g_strconcat(path, suffixes[i], NULL);
+		g_autofree char *to = g_strdup_printf("%s.damaged-%" G_GINT64_FORMAT "%s", path,
+						      now_sec, suffixes[i]);
+
+		if (rename(from, to) < 0 && errno != ENOENT) {
+			rm_error_set(error, RM_ERROR_FAILED, "cannot rename %s: %s", from,
+				     g_strerror(errno));
+			return NULL;
+		}
+	}
+	return rm_ledger_open(path, topology, error);
+}
+
+static gboolean
+adopt(RmDaemon *daemon, GError **error)
+{
+	guint n = 0;
+
+	return !rm_ledger_is_new(daemon->ledger) || rm_adopt_running(daemon, &n, error);
+}
+
 RmDaemon *
 rm_daemon_new(const RmConfig *config, GError **error)
 {
@@ -946,8 +1075,9 @@ rm_daemon_new(const RmConfig *config, GError **error)
 	daemon->scrubber = rm_scrubber_new(daemon);
 	if (!open_stores(daemon, error))
 		return NULL;
-	daemon->ledger = rm_ledger_open(path, config->topology, error);
-	if (!daemon->ledger || !check_boot(daemon, error) || !check_added(daemon, error) ||
+	daemon->ledger = open_ledger(path, config->topology, error);
+	if (!daemon->ledger || !check_boot(daemon, error) || !adopt(daemon, error) ||
+	    !check_added(daemon, error) ||
 	    !restart_scrubbing(daemon, error) || !load_vms(daemon, error) ||
 	    !fail_orphan_jobs(daemon, error))
 		return NULL;

@@ -13,6 +13,7 @@
 #include "rm-domain-xml.h"
 #include "rm-ledger.h"
 #include "rm-planner.h"
+#include "rm-reconcile.h"
 #include "rm-store.h"
 
 G_BEGIN_DECLS
@@ -84,6 +85,11 @@ gboolean rm_daemon_apply_moves(RmDaemon *daemon, const GArray *moves, const char
 /* Offline only when nothing is granted on it. */
 gboolean rm_daemon_set_channel_state(RmDaemon *daemon, guint channel, RmChannelState state,
 				     GError **error);
+
+/* aa{sv}, floating: every domain and what differs, with its case; done too without @dry_run. */
+GVariant *rm_daemon_reconcile(RmDaemon *daemon, gboolean dry_run);
+void rm_daemon_add_reconcile_line(GVariantBuilder *lines, const char *vm, const char *channel,
+				  RmReconcileCase c, guint n_chunks);
 
 /* Claims chunks for a domain; @task returns a boolean. Takes @domain. */
 void rm_daemon_claim(RmDaemon *daemon, RmDomainXml *domain, GTask *task);

@@ -13,6 +13,7 @@
 #include "rm-paths.h"
 #include "rm-peer.h"
 #include "rm-qemu-args.h"
+#include "rm-reconcile.h"
 #include "rm-scrubber.h"
 
 /* QEMU answers from its main loop; one that does not for so long is stuck. */
@@ -1008,11 +1009,24 @@ reconcile_held(RmVm *vm, guint index, gboolean base, guint chunk, GError **error
 	RmLedger *ledger = vm->daemon->ledger;
 	guint channel = channel_at(vm, index)->channel;
 	g_autofree char *text = NULL;
+	RmReconcileCase found;
+	RmChunkFacts facts;
 	RmChunk c;
 
 	if (!rm_ledger_get_chunk(ledger, channel, chunk, &c, error))
 		return FALSE;
-	if (c.state == RM_CHUNK_GRANTED && c.vm == vm->row->id && c.base == base) {
+	facts = (RmChunkFacts){&c, vm->row->id, base, RM_FACT_YES, TRUE};
+	found = rm_reconcile_chunk(&facts);
+	/*
+	 * After an adoption the books only guess which chunks are base memory; QEMU knows. Within
+	 * one domain that is no matter of anybody else's.
+	 */
+	if (found == RM_CASE_HELD_OTHER && c.vm == vm->row->id) {
+		if (!rm_ledger_set_base(ledger, channel, chunk, base, error))
+			return FALSE;
+		found = RM_CASE_HELD;
+	}
+	if (found == RM_CASE_HELD) {
 		region_add(region_of(vm, index, base), chunk);
 		/* It can have it only from us, whatever was written last. */
 		return c.phase == RM_PHASE_SENT ||
@@ -1024,7 +1038,7 @@ reconcile_held(RmVm *vm, guint index, gboolean base, guint chunk, GError **error
 							   : rm_chunk_state_name(c.state));
 	if (!note_mismatch(vm, text, error))
 		return FALSE;
-	if (c.state == RM_CHUNK_FREE)
+	if (rm_reconcile_rule(found)->action == RM_ACTION_QUARANTINE)
 		return rm_ledger_quarantine(ledger, channel, chunk, vm->row->id, error);
 	return TRUE;
 }
@@ -1590,22 +1604,124 @@ rm_vm_free(RmVm *vm)
 	g_free(vm);
 }
 
+/*
+ * libvirt's own file of the process that it runs the domain as. Missing says nothing: libvirt may
+ * be another one (session mode), or none.
+ */
+static RmFact
+ask_libvirt(const RmVm *vm)
+{
+	g_autofree char *path = g_strdup_printf("/run/libvirt/qemu/%s.pid", vm->row->name);
+	g_autofree char *text = NULL;
+
+	if (strchr(vm->row->name, '/') || !g_file_get_contents(path, &text, NULL, NULL))
+		return RM_FACT_UNKNOWN;
+	return (gint)g_ascii_strtoll(text, NULL, 10) == vm->row->pid ? RM_FACT_YES : RM_FACT_NO;
+}
+
+static RmDomainFacts
+get_facts(RmVm *vm)
+{
+	RmDomainFacts facts = {
+		.same_boot = TRUE, /* another boot has made every domain gone before */
+		.state = vm->row->state,
+		.process = RM_FACT_UNKNOWN,
+		.same_start = RM_FACT_UNKNOWN,
+		.in_libvirt = RM_FACT_UNKNOWN,
+		.connected = vm->hello,
+	};
+	gint64 age_sec = (g_get_real_time() - vm->row->claimed_usec) / G_USEC_PER_SEC;
+
+	facts.claim_old = age_sec > (gint64)vm->daemon->config->claim_timeout_sec;
+	if (vm->row->state == RM_VM_RUNNING) {
+		g_autoptr(RmProcess) any = rm_process_open(vm->row->pid, 0, NULL);
+
+		facts.process = any ? RM_FACT_YES : RM_FACT_NO;
+		if (any)
+			facts.same_start = rm_process_start_time_ticks(any) ==
+							   vm->row->start_time_ticks
+						   ? RM_FACT_YES
+						   : RM_FACT_NO;
+		facts.in_libvirt = ask_libvirt(vm);
+	}
+	if (vm->ready) {
+		g_autoptr(GArray) chunks = load_chunks(vm);
+		g_autofree Tallies *tallies = count_chunks(vm, chunks);
+
+		facts.at_target = distance(vm, tallies) == 0;
+	}
+	return facts;
+}
+
+static void
+add_line(GVariantBuilder *lines, const RmVm *vm, const char *channel, RmReconcileCase c, guint n)
+{
+	rm_daemon_add_reconcile_line(lines, vm->row->name, channel, c, n);
+}
+
+void
+rm_vm_reconcile(RmVm *vm, gboolean dry_run, GVariantBuilder *lines)
+{
+	RmDomainFacts facts = get_facts(vm);
+	RmReconcileCase found = rm_reconcile_domain(&facts);
+	g_autoptr(GArray) chunks = load_chunks(vm);
+	g_autofree guint *counts = g_new0(guint, RM_CASE_N * (vm->channels->len + 1));
+	g_autofree guint *granted = g_new0(guint, vm->channels->len + 1);
+	guint i, k;
+
+	add_line(lines, vm, "", found, chunks->len);
+	for (k = 0; k < chunks->len; k++) {
+		const RmChunk *c = &g_array_index(chunks, RmChunk, k);
+		RmChunkFacts f = {c, vm->row->id, c->base, RM_FACT_UNKNOWN, TRUE};
+
+		i = index_of(vm, c->channel);
+		if (i == G_MAXUINT || c->state == RM_CHUNK_RELEASED)
+			continue;
+		if (c->state == RM_CHUNK_QUARANTINED) {
+			counts[i * RM_CASE_N + RM_CASE_HELD_FREE]++;
+			continue;
+		}
+		/* With a request under way its answer settles its chunks. */
+		if (vm->ready && !vm->request.id)
+			f.held = region_holds(region_of(vm, i, c->base), c->chunk) ? RM_FACT_YES
+										     : RM_FACT_NO;
+		f.wanted = ++granted[i] <= channel_at(vm, i)->target_chunks;
+		counts[i * RM_CASE_N + rm_reconcile_chunk(&f)]++;
+	}
+	for (i = 0; i < vm->channels->len; i++) {
+		for (k = 0; k < RM_CASE_N; k++) {
+			if (counts[i * RM_CASE_N + k] && k != RM_CASE_HELD)
+				add_line(lines, vm, channel_name(vm, i), (RmReconcileCase)k,
+					 counts[i * RM_CASE_N + k]);
+		}
+	}
+	if (dry_run)
+		return;
+	if (found == RM_CASE_CLAIM_OLD)
+		rm_vm_drop(vm, rm_reconcile_rule(found)->when);
+	else if (rm_vm_check_process(vm))
+		rm_vm_kick(vm);
+}
+
 void
 rm_vm_resume(RmVm *vm)
 {
+	RmDomainFacts facts = get_facts(vm);
+	const RmReconcileRule *rule = rm_reconcile_rule(rm_reconcile_domain(&facts));
 	g_autoptr(GError) error = NULL;
 
-	if (vm->row->state == RM_VM_GONE) {
-		vm_leave(vm, "its process had ended before");
+	if (rule->action == RM_ACTION_RELEASE) {
+		vm_leave(vm, rule->when);
 		return;
 	}
+	if (rule->action == RM_ACTION_REPORT)
+		rm_daemon_note(vm->daemon, G_LOG_LEVEL_WARNING, vm->row->uuid, rule->name,
+			       "domain %s: %s; %s", vm->row->name, rule->when, rule->then);
 	if (vm->row->state != RM_VM_RUNNING)
 		return;
 	vm->process = rm_process_open(vm->row->pid, vm->row->start_time_ticks, &error);
 	if (!vm->process) {
-		if (!g_error_matches(error, RM_ERROR, RM_ERROR_NOT_FOUND))
-			g_warning("domain %s: %s", vm->row->name, error->message);
-		vm_leave(vm, "its process ended while rmd was away");
+		vm_leave(vm, error->message);
 		return;
 	}
 	rm_process_watch(vm->process, on_process_gone, vm);

@@ -55,6 +55,9 @@ gboolean rm_vm_set_target(RmVm *vm, const char *kind, const guint *target_chunks
 			  guint64 *ret_job, GError **error);
 gboolean rm_vm_cancel_job(RmVm *vm, GError **error);
 
+/* Adds what is to be done about the domain to @lines (aa{sv}), and begins it without @dry_run. */
+void rm_vm_reconcile(RmVm *vm, gboolean dry_run, GVariantBuilder *lines);
+
 /* Look again, soon. */
 void rm_vm_kick(RmVm *vm);
 

@@ -8,6 +8,9 @@ _rmctl_options() {
 	resize)		echo --capacity --bandwidth --layout --dry-run --no-wait --expect-generation \
 			     --output --json --raw --no-headings --bytes --socket --help ;;
 	jobs)		echo --cancel --wait --output --json --raw --no-headings --bytes --socket --help ;;
+	state|compact|reconcile)
+			echo --dry-run --output --json --raw --no-headings --bytes --socket --help ;;
+	ledger)		echo --output --json --raw --no-headings --bytes --socket --help ;;
 	version)	echo --json --socket --help ;;
 	esac
 }
@@ -23,7 +26,7 @@ _rmctl_columns() {
 
 _rmctl() {
 	local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} verb='' socket='' i word
-	local verbs='channels list show resize jobs version'
+	local verbs='channels list show resize jobs state compact ledger reconcile version'
 
 	for ((i = 1; i < COMP_CWORD; i++)); do
 		word=${COMP_WORDS[i]}
@@ -59,6 +62,8 @@ _rmctl() {
 	else
 		case $verb in
 		show|resize)	mapfile -t COMPREPLY < <(compgen -W "$(_rmctl_ask list -o NAME)" -- "$cur") ;;
+		state)		mapfile -t COMPREPLY < <(compgen -W "$(_rmctl_ask channels -o NAME) online draining offline" -- "$cur") ;;
+		ledger)		mapfile -t COMPREPLY < <(compgen -W "check backup events" -- "$cur") ;;
 		jobs)		mapfile -t COMPREPLY < <(compgen -W "$(_rmctl_ask jobs -o ID)" -- "$cur") ;;
 		*)		COMPREPLY=() ;;
 		esac

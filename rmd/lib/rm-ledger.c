@@ -1284,6 +1284,22 @@ rm_ledger_adopt(RmLedger *ledger, guint channel, guint chunk, gint64 vm, gboolea
 }
 
 gboolean
+rm_ledger_set_base(RmLedger *ledger, guint channel, guint chunk, gboolean base, GError **error)
+{
+	RmChunk c;
+
+	if (!run(ledger, error,
+		 "UPDATE chunk SET base = ? WHERE channel = ? AND chunk = ? AND state = 'granted'",
+		 "iii", (gint64)base, ledger->channel_ids[channel], (gint64)chunk) ||
+	    !check_changed(ledger, channel, chunk, error))
+		return FALSE;
+	c = slot_of(ledger, channel, chunk)->chunk;
+	c.base = base;
+	slot_change(ledger, slot_of(ledger, channel, chunk), &c);
+	return TRUE;
+}
+
+gboolean
 rm_ledger_release_vm(RmLedger *ledger, gint64 vm, GError **error)
 {
 	guint32 *head = g_hash_table_lookup(ledger->vm_slots, &vm);

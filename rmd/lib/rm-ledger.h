@@ -220,6 +220,9 @@ gboolean rm_ledger_quarantine(RmLedger *ledger, guint channel, guint chunk, gint
  */
 gboolean rm_ledger_adopt(RmLedger *ledger, guint channel, guint chunk, gint64 vm, gboolean base,
 			 GError **error);
+/* Which region of its domain a granted chunk is of; for what was adopted. */
+gboolean rm_ledger_set_base(RmLedger *ledger, guint channel, guint chunk, gboolean base,
+			    GError **error);
 /* All granted and quarantined chunks of @vm become released. */
 gboolean rm_ledger_release_vm(RmLedger *ledger, gint64 vm, GError **error);
 /* RM_ERROR_NOT_FOUND: the channel has no such chunk. */

@@ -524,7 +524,8 @@ find_head(const RmTopology *topology, const RmPlanUse *use, const RmPlanRequest 
 	  RmTier tier, guint socket, guint base, guint most, guint *ret_channel)
 {
 	gboolean found = FALSE, fits = FALSE;
-	guint best = 0, i;
+	guint64 best = 0;
+	guint i;
 
 	for (i = 0; i < rm_topology_n_channels(topology); i++) {
 		const RmChannel *channel = rm_topology_channel(topology, i);
@@ -538,18 +539,19 @@ find_head(const RmTopology *topology, const RmPlanUse *use, const RmPlanRequest 
 		    use[i].free_chunks < base)
 			continue;
 		if (request->shared) {
-			guint need = rm_planner_part_mbps(request->mbps,
-							  MAX(request->bandwidth_channels, 1));
-			/* Too full for an even share is last, empty before it, tight first. */
-			guint score = use[i].free_chunks;
+			/* Of as many channels as are asked for, or as it needs at least. */
+			guint n = request->bandwidth_channels
+					  ? request->bandwidth_channels
+					  : request->mbps / MAX(channel->read_mbps, 1) + 1;
+			guint need = rm_planner_part_mbps(request->mbps, n);
+			/* Too full for its part is last, empty before it, tight first. */
+			guint64 score = use[i].free_chunks;
 
-			if (request->bandwidth_channels &&
-			    use[i].shared_mbps + need > channel->read_mbps)
-				continue;
 			if (!use[i].shared_by)
-				score += G_MAXINT32 / 2;
-			if (use[i].free_chunks < most)
-				score += G_MAXINT32;
+				score += G_MAXUINT32;
+			if (use[i].free_chunks < most ||
+			    use[i].shared_mbps + need > channel->read_mbps)
+				score += 2 * (guint64)G_MAXUINT32;
 			if (fits && score >= best)
 				continue;
 			best = score;

@@ -195,6 +195,20 @@ file_in_use(RmStore *store, const char *channel, guint chunk, gboolean *ret_in_u
 	return TRUE;
 }
 
+/* "NNNNN (deleted)" was taken away: that is no chunk any more. */
+static gboolean
+file_parse_path(RmStore *store, const char *channel, const char *path, guint *ret_chunk)
+{
+	g_autofree char *folder = g_strdup_printf("%s/%s/", store->path, channel);
+	guint64 chunk;
+
+	if (!g_str_has_prefix(path, folder) ||
+	    !g_ascii_string_to_unsigned(path + strlen(folder), 10, 0, G_MAXINT32, &chunk, NULL))
+		return FALSE;
+	*ret_chunk = (guint)chunk;
+	return TRUE;
+}
+
 /* What the chunk files of @channel have allocated: room that counts as available to it. */
 static gboolean
 allocated_bytes(RmStore *store, const char *channel, guint64 *bytes, GError **error)
@@ -256,6 +270,7 @@ static const RmStoreClass file_class = {
 	.take_back = file_take_back,
 	.scrub = file_scrub,
 	.in_use = file_in_use,
+	.parse_path = file_parse_path,
 	.room = file_room,
 	.free = file_free,
 };

@@ -50,6 +50,12 @@ rm_store_in_use(RmStore *store, const char *channel, guint chunk, gboolean *ret_
 	return store->klass->in_use(store, channel, chunk, ret_in_use, error);
 }
 
+gboolean
+rm_store_parse_path(RmStore *store, const char *channel, const char *path, guint *ret_chunk)
+{
+	return store->klass->parse_path(store, channel, path, ret_chunk);
+}
+
 static Room *
 find_room(GArray *rooms, guint64 device)
 {

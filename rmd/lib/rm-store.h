@@ -25,6 +25,8 @@ typedef struct {
 	gboolean (*scrub)(RmStore *store, const char *channel, guint chunk, GError **error);
 	gboolean (*in_use)(RmStore *store, const char *channel, guint chunk, gboolean *ret_in_use,
 			   GError **error);
+	gboolean (*parse_path)(RmStore *store, const char *channel, const char *path,
+			       guint *ret_chunk);
 	/* Of its file system: an identity, the bytes that are left (G_MAXUINT64: no limit), and the
 	 * bytes that this store's chunks have already. */
 	gboolean (*room)(RmStore *store, const RmTopology *topology, guint64 *ret_device,
@@ -66,6 +68,10 @@ gboolean rm_store_scrub(RmStore *store, const char *channel, guint chunk, GError
 /* Whether the chunk has memory that some process (not we) may still use. */
 gboolean rm_store_in_use(RmStore *store, const char *channel, guint chunk, gboolean *ret_in_use,
 			 GError **error);
+
+/* Whether @path, as /proc names what a process maps, is that of a chunk of @channel, and of which. */
+gboolean rm_store_parse_path(RmStore *store, const char *channel, const char *path,
+			     guint *ret_chunk);
 
 /*
  * Whether all channels of @topology fit into their stores (@stores, of RmStore), those that share a

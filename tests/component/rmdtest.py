@@ -58,11 +58,12 @@ def wait_until(what, check, seconds=20):
 class FakeQemu:
     """A fake_qemu.py process."""
 
-    def __init__(self, rmd, uuid, connect=True, user=None):
+    def __init__(self, rmd, uuid, connect=True, user=None, name="vm"):
         self.uuid = uuid
         self.process = subprocess.Popen(
             [sys.executable, HERE / "fake_qemu.py", rmd.run / "bus", uuid],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=user)
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=user,
+            env={**os.environ, "FAKE_NAME": name})
         answer = json.loads(self.process.stdout.readline())
         if "error" in answer:
             self.process.wait()
@@ -186,6 +187,10 @@ class Rmd:
         values = reply.unpack()
         return values[0] if len(values) == 1 else values
 
+    @staticmethod
+    def variant(signature, value):
+        return GLib.Variant(signature, value)
+
     def domain(self, name):
         return self.call("GetDomain", "(s)", name)
 
@@ -248,7 +253,7 @@ class Rmd:
 
     def run_vm(self, name="vm", **options):
         """A domain that has all it asked for."""
-        qemu = self.qemu(self.claim(name, **options))
+        qemu = self.qemu(self.claim(name, **options), name=name)
         self.wait_started(name)
         return qemu
 

@@ -154,16 +154,3 @@ def test_held_but_not_in_the_books(rmd):
     assert "says it holds chunk 3 of dimm1, which is free in the ledger" in rmd.log()
     qemu.kill()
     wait_until("all is free", rmd.all_free)
-
-
-def test_lost_ledger(rmd):
-    """The books are gone, a process still maps chunks: those are given to nobody."""
-    qemu = rmd.run_vm(capacity=16, bandwidth=2)
-    rmd.kill()
-    for path in rmd.state.glob("ledger.db*"):
-        path.unlink()
-    rmd.start()
-    wait_until("scrubbed", lambda: rmd.channel("dimm0")["free-chunks"] == 16)
-    assert rmd.channel("dimm0")["quarantined-chunks"] == 8
-    assert len(rmd.files()) == 16
-    assert qemu.process.poll() is None

@@ -112,6 +112,16 @@ def test_man_pages_format_without_a_warning(page):
         assert (RMD / "man" / f"{name}.{section}").exists(), f"{page} refers to {name}({section})"
 
 
+def test_reconcile_table_is_documented():
+    """rmd(8) has the table of the code, word for word."""
+    source = (RMD / "lib/rm-reconcile.c").read_text(encoding="utf-8")
+    rules = re.findall(r'\[RM_CASE_\w+\] =\s*\{"([^"]+)",\s*RM_ACTION_(\w+),\s*"([^"]+)",\s*"([^"]+)"\}', source)
+    assert len(rules) == source.count("[RM_CASE_") - source.count("rules[RM_CASE_N]") and len(rules) > 20
+    section = man_text("rmd.8").split(".SH RECONCILING")[1].split(".SH ")[0]
+    for name, action, when, then in rules:
+        assert f'.BR {name} " ({action.lower().replace("_", "-")})"\n{when[0].upper()}{when[1:]}: {then}.\n' in section, name
+
+
 def test_example_configuration_names_known_keys_only():
     known = man_text("rmd.conf.5")
     text = (RMD / "data/rmd.conf.example").read_text(encoding="utf-8")
