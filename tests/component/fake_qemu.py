@@ -17,6 +17,7 @@ import os
 import selectors
 import socket
 import sys
+import threading
 import time
 
 import gi
@@ -81,6 +82,7 @@ class FakeQemu:
         self.kept = []
         self.secret = False  # look for others' secrets in every new chunk and leave one of ours
         self.found = []
+        self.reads = 0
         self.refuse = {}  # request type -> error class
         self.log = []
         self.sock = None
@@ -92,8 +94,13 @@ class FakeQemu:
     # ---- connection ----
 
     def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.connect(self.path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.connect(self.path)
+        except OSError:
+            sock.close()
+            raise
+        self.sock = sock
         self.seq = 0
         self.buffer = b""
         self.selector.register(self.sock, selectors.EVENT_READ)
@@ -206,7 +213,7 @@ class FakeQemu:
         for chunk in chunks:
             del region.chunks[chunk]
             mapping = region.maps.pop(chunk)
-            if self.keep:
+            if self.keep or mapping in self.kept:
                 self.kept.append(mapping)
             else:
                 mapping.close()
@@ -313,6 +320,39 @@ class FakeQemu:
                         break
             cuts += 1
         return cuts
+
+    def cmd_read_into(self, channel, path):
+        """O_DIRECT reads of a file into every chunk of a channel's window, for ever or until the memory is gone."""
+        for mapping in self.regions[channel, False].maps.values():
+            self.kept.append(mapping)
+            threading.Thread(target=self.read_into, args=(mapping, path), daemon=True).start()
+
+    def read_into(self, mapping, path):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        size, view = os.fstat(fd).st_size, memoryview(mapping)
+        with contextlib.suppress(OSError):
+            while True:
+                os.preadv(fd, [view[:size]], 0)
+                self.reads += 1
+
+    def cmd_reads(self):
+        return self.reads
+
+    def cmd_splice(self, channel):
+        """Pins the first page of every chunk in a pipe (vmsplice) and keeps it."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        for mapping in self.regions[channel, False].maps.values():
+            mapping[:16] = b"pinned secret 00"
+            pipe = os.pipe()
+            iov = (ctypes.c_void_p * 2)(ctypes.addressof(ctypes.c_char.from_buffer(mapping)), 4096)
+            if libc.vmsplice(pipe[1], ctypes.byref(iov), 1, 0) != 4096:
+                raise OSError(ctypes.get_errno(), "vmsplice")
+            self.kept.append(pipe)
+
+    def cmd_look_again(self):
+        for region in self.regions.values():
+            for chunk, mapping in region.maps.items():
+                self.look(region.channel, chunk, mapping)
 
     def cmd_map(self, path):
         """A file that is none of ours to have; kept for ever."""
