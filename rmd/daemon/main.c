@@ -20,70 +20,8 @@
 #include "rm-daemon.h"
 #include "rm-error.h"
 #include "rm-fault.h"
+#include "rm-log.h"
 #include "rm-paths.h"
-
-static GLogLevelFlags log_level = G_LOG_LEVEL_INFO;
-
-static const struct {
-	const char *name;
-	GLogLevelFlags level;
-} log_levels[] = {
-	{"error", G_LOG_LEVEL_CRITICAL},
-	{"warning", G_LOG_LEVEL_WARNING},
-	{"info", G_LOG_LEVEL_INFO},
-	{"debug", G_LOG_LEVEL_DEBUG},
-};
-
-static gboolean
-set_log_level(const char *name, GError **error)
-{
-	guint i;
-
-	for (i = 0; i < G_N_ELEMENTS(log_levels); i++) {
-		if (g_str_equal(log_levels[i].name, name)) {
-			log_level = log_levels[i].level;
-			return TRUE;
-		}
-	}
-	rm_error_set(error, RM_ERROR_INVALID,
-		     "--log-level=%s is unknown; known: error, warning, info, debug", name);
-	return FALSE;
-}
-
-/* One line a message on stderr, with the level as journald reads it when it is at the other end. */
-static GLogWriterOutput
-write_log(GLogLevelFlags level, const GLogField *fields, gsize n, gpointer data)
-{
-	const char *message = "", *name = "info";
-	int priority = 6;
-	gsize i;
-
-	level &= G_LOG_LEVEL_MASK;
-	if (level > log_level && !(level & G_LOG_LEVEL_ERROR))
-		return G_LOG_WRITER_HANDLED;
-	for (i = 0; i < n; i++) {
-		if (g_str_equal(fields[i].key, "MESSAGE"))
-			message = fields[i].value;
-	}
-	if (level & (G_LOG_LEVEL_ERROR | G_LOG_LEVEL_CRITICAL)) {
-		name = "error";
-		priority = 3;
-	} else if (level & G_LOG_LEVEL_WARNING) {
-		name = "warning";
-		priority = 4;
-	} else if (level & G_LOG_LEVEL_DEBUG) {
-		name = "debug";
-		priority = 7;
-	}
-	if (data)
-		fprintf(stderr, "<%d>%s\n", priority, message);
-	else if (level & G_LOG_LEVEL_DEBUG)
-		fprintf(stderr, "rmd: [%.6f] %s: %s\n", (gdouble)g_get_monotonic_time() / 1e6, name,
-			message);
-	else
-		fprintf(stderr, "rmd: %s: %s\n", name, message);
-	return G_LOG_WRITER_HANDLED;
-}
 
 /*
  * One rmd for one state folder. The lock is the kernel's, so nothing is left after a kill. The fd
@@ -121,7 +59,7 @@ raise_limits(void)
 
 /* sd_notify() in so far as we need it. */
 static void
-notify_ready(void)
+notify(const char *state)
 {
 	const char *path = g_getenv("NOTIFY_SOCKET");
 	g_autoptr(GSocketAddress) address = NULL;
@@ -137,7 +75,25 @@ notify_ready(void)
 	socket = g_socket_new(G_SOCKET_FAMILY_UNIX, G_SOCKET_TYPE_DATAGRAM,
 			      G_SOCKET_PROTOCOL_DEFAULT, NULL);
 	if (socket)
-		g_socket_send_to(socket, address, "READY=1", 7, NULL, NULL);
+		g_socket_send_to(socket, address, state, strlen(state), NULL, NULL);
+}
+
+/* From the main loop: one that hangs does not say that it lives. */
+static gboolean
+on_watchdog(gpointer data)
+{
+	notify("WATCHDOG=1");
+	return G_SOURCE_CONTINUE;
+}
+
+static void
+start_watchdog(void)
+{
+	const char *text = g_getenv("WATCHDOG_USEC");
+	guint64 usec = text ? g_ascii_strtoull(text, NULL, 10) : 0;
+
+	if (usec)
+		g_timeout_add((guint)CLAMP(usec / 3000, 1, 60000), on_watchdog, NULL);
 }
 
 static gboolean
@@ -167,8 +123,10 @@ run(const RmConfig *config, GError **error)
 	g_unix_signal_add(SIGINT, on_quit, loop);
 	g_info("rmd %s serves %u channels of %s", RM_VERSION,
 	       rm_topology_n_channels(config->topology), config->path);
-	notify_ready();
+	notify("READY=1");
+	start_watchdog();
 	g_main_loop_run(loop);
+	notify("STOPPING=1");
 	g_info("rmd ends; domains keep running");
 	return TRUE;
 }
@@ -208,15 +166,14 @@ main(int argc, char **argv)
 		printf("rmd %s\n", RM_VERSION);
 		return EXIT_SUCCESS;
 	}
-	if (level_option && !set_log_level(level_option, &error)) {
+	if (level_option && !rm_log_set_level(level_option, &error)) {
 		fprintf(stderr, "rmd: %s\n", error->message);
 		return 2;
 	}
 	rm_fault_init();
 	umask(022);
 	signal(SIGPIPE, SIG_IGN);
-	g_log_set_writer_func(write_log, GINT_TO_POINTER(g_log_writer_is_journald(STDERR_FILENO)),
-			      NULL);
+	rm_log_init();
 	raise_limits();
 	config = rm_config_load(rm_config_path(config_option), &error);
 	if (!config || !run(config, &error)) {

@@ -3,15 +3,23 @@
 
 #include <errno.h>
 #include <glib/gstdio.h>
+#include <grp.h>
 #include <pwd.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "rm-bus.h"
+#include "rm-log.h"
 #include "rm-paths.h"
 #include "rm-scrubber.h"
 #include "rm-vm.h"
+
+/* Members may do all that root may; this user may look. Where they do not exist nobody is. */
+#define OPERATORS "ramryder"
+#define READER    "rmd-exporter"
+
+typedef enum { ROLE_NONE, ROLE_START, ROLE_READ, ROLE_ALL } Role;
 
 struct RmBusServer {
 	RmDaemon *daemon;
@@ -20,6 +28,10 @@ struct RmBusServer {
 	GDBusAuthObserver *observer;
 	gboolean has_qemu_uid;
 	uid_t qemu_uid;
+	gboolean has_reader_uid;
+	uid_t reader_uid;
+	gboolean has_group;
+	gid_t group;
 	char *path;
 };
 
@@ -679,6 +691,19 @@ on_scrub_progress(RmManager1 *skeleton, GDBusMethodInvocation *invocation, gpoin
 }
 
 static gboolean
+on_set_log_level(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *level,
+		 gpointer data)
+{
+	GError *error = NULL;
+
+	if (!rm_log_set_level(level, &error))
+		return fail(invocation, error);
+	rm_manager1_set_log_level(skeleton, rm_log_level());
+	rm_manager1_complete_set_log_level(skeleton, invocation);
+	return G_DBUS_METHOD_INVOCATION_HANDLED;
+}
+
+static gboolean
 on_backup(RmManager1 *skeleton, GDBusMethodInvocation *invocation, const char *path, gpointer data)
 {
 	RmDaemon *daemon = ((RmBusServer *)data)->daemon;
@@ -821,13 +846,44 @@ on_allow_mechanism(GDBusAuthObserver *observer, const char *mechanism, gpointer 
 	return g_str_equal(mechanism, "EXTERNAL");
 }
 
+/* A member of the group of operators, by the group database. */
 static gboolean
-may_all(uid_t uid)
+in_group(uid_t uid, gid_t group)
 {
-	return uid == 0 || uid == geteuid();
+	const struct passwd *user = getpwuid(uid);
+	gid_t groups[256];
+	int n = G_N_ELEMENTS(groups), i;
+
+	if (!user || getgrouplist(user->pw_name, user->pw_gid, groups, &n) < 0)
+		return FALSE;
+	for (i = 0; i < n; i++) {
+		if (groups[i] == group)
+			return TRUE;
+	}
+	return FALSE;
 }
 
-/* The shim runs as QEMU's user, and so may any QEMU that was taken over: it gets what it needs. */
+static Role
+role_of(const RmBusServer *server, uid_t uid)
+{
+	if (uid == 0 || uid == geteuid())
+		return ROLE_ALL;
+	if (server->has_group && in_group(uid, server->group))
+		return ROLE_ALL;
+	if (server->has_reader_uid && uid == server->reader_uid)
+		return ROLE_READ;
+	/* The shim runs as QEMU's user, and so may any QEMU that was taken over. */
+	if (server->has_qemu_uid && uid == server->qemu_uid)
+		return ROLE_START;
+	return ROLE_NONE;
+}
+
+static gboolean
+is_reading(const char *method)
+{
+	return g_str_has_prefix(method, "List") || g_str_has_prefix(method, "Get");
+}
+
 static gboolean
 on_authorize_method(GDBusInterfaceSkeleton *skeleton, GDBusMethodInvocation *invocation,
 		    gpointer data)
@@ -837,11 +893,14 @@ on_authorize_method(GDBusInterfaceSkeleton *skeleton, GDBusMethodInvocation *inv
 	uid_t uid = credentials ? g_credentials_get_unix_user(credentials, NULL) : (uid_t)-1;
 	const char *method = g_dbus_method_invocation_get_method_name(invocation);
 
-	if (may_all(uid) || g_str_equal(method, "Start"))
+	Role role = role_of(data, uid);
+
+	if (role == ROLE_ALL || (role == ROLE_READ && is_reading(method)) ||
+	    (role == ROLE_START && g_str_equal(method, "Start")))
 		return TRUE;
 	g_dbus_method_invocation_return_error(invocation, G_DBUS_ERROR, G_DBUS_ERROR_ACCESS_DENIED,
-					      "user %d may not call %s: only root may", (int)uid,
-					      method);
+					      "user %d may not call %s: only root and the group %s may",
+					      (int)uid, method, OPERATORS);
 	return FALSE;
 }
 
@@ -852,7 +911,7 @@ on_authorize(GDBusAuthObserver *observer, GIOStream *stream, GCredentials *crede
 	const RmBusServer *server = data;
 	uid_t uid = credentials ? g_credentials_get_unix_user(credentials, NULL) : (uid_t)-1;
 
-	if (may_all(uid) || (server->has_qemu_uid && uid == server->qemu_uid))
+	if (role_of(server, uid) != ROLE_NONE)
 		return TRUE;
 	g_warning("a connection of user %d to the bus is refused", (int)uid);
 	return FALSE;
@@ -909,6 +968,7 @@ connect_methods(RmBusServer *server)
 		{"handle-set-channel-state", G_CALLBACK(on_set_channel_state)},
 		{"handle-reconcile", G_CALLBACK(on_reconcile)},
 		{"handle-get-scrub-progress", G_CALLBACK(on_scrub_progress)},
+		{"handle-set-log-level", G_CALLBACK(on_set_log_level)},
 		{"handle-backup", G_CALLBACK(on_backup)},
 		{"handle-check", G_CALLBACK(on_check)},
 		{"handle-list-events", G_CALLBACK(on_list_events)},
@@ -931,6 +991,7 @@ rm_bus_server_new(RmDaemon *daemon, GError **error)
 	g_autofree char *address = rm_paths_bus_address(daemon->config->runtime_dir);
 	g_autofree char *guid = g_dbus_generate_guid();
 	const struct passwd *user;
+	const struct group *group;
 
 	rm_bus_init();
 	server->daemon = daemon;
@@ -940,8 +1001,19 @@ rm_bus_server_new(RmDaemon *daemon, GError **error)
 		server->has_qemu_uid = TRUE;
 		server->qemu_uid = user->pw_uid;
 	}
+	user = getpwnam(READER);
+	if (user) {
+		server->has_reader_uid = TRUE;
+		server->reader_uid = user->pw_uid;
+	}
+	group = getgrnam(OPERATORS);
+	if (group) {
+		server->has_group = TRUE;
+		server->group = group->gr_gid;
+	}
 	server->skeleton = rm_manager1_skeleton_new();
 	rm_manager1_set_version(server->skeleton, RM_VERSION);
+	rm_manager1_set_log_level(server->skeleton, rm_log_level());
 	connect_methods(server);
 	server->observer = g_dbus_auth_observer_new();
 	g_signal_connect(server->observer, "allow-mechanism", G_CALLBACK(on_allow_mechanism), NULL);
@@ -961,7 +1033,8 @@ rm_bus_server_new(RmDaemon *daemon, GError **error)
 		g_prefix_error(error, "cannot listen on %s: ", server->path);
 		return NULL;
 	}
-	if (server->has_qemu_uid && chmod(server->path, 0666) < 0) {
+	if ((server->has_qemu_uid || server->has_reader_uid || server->has_group) &&
+	    chmod(server->path, 0666) < 0) {
 		rm_error_set(error, RM_ERROR_FAILED, "cannot change the mode of %s: %s",
 			     server->path, g_strerror(errno));
 		return NULL;

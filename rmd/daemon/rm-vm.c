@@ -32,6 +32,11 @@
 #define GOOD_BEHAVIOR_SEC 300
 /* After a connection that was refused nobody is listened to for a moment. */
 #define REFUSED_MSEC 1000
+/*
+ * A channel grows by so much at once: the guest needs 1.6 % of what is plugged for its memmap, from
+ * what it has, and is to have got that before more comes.
+ */
+#define STEP_CHUNKS 16
 /* Signals of one domain are put together for so long. */
 #define SIGNAL_MSEC 100
 
@@ -686,12 +691,13 @@ step_grow(RmVm *vm, const Tallies *tallies, gboolean *ret_growing)
 		Region *w = &vm->actual[i].window;
 		guint want = window_target(channel_at(vm, i));
 		guint64 goal_bytes = MIN(want, region_count(w)) * RM_CHUNK_BYTES;
+		guint64 step_bytes = w->plugged_bytes + STEP_CHUNKS * RM_CHUNK_BYTES;
 
-		if (w->requested_bytes < goal_bytes) {
-			send_resize(vm, i, goal_bytes);
+		if (w->requested_bytes < MIN(goal_bytes, step_bytes)) {
+			send_resize(vm, i, MIN(goal_bytes, step_bytes));
 			return TRUE;
 		}
-		if (tallies[i].window.granted < want ||
+		if (tallies[i].window.granted < want || w->requested_bytes < goal_bytes ||
 		    w->plugged_bytes < MIN(want * RM_CHUNK_BYTES, w->requested_bytes))
 			*ret_growing = TRUE;
 	}

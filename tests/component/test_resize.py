@@ -181,3 +181,12 @@ def test_released_chunks_are_taken_away(rmd):
     assert old[:6] == bytes(6) and os.pread(fd, 6, 0) == bytes(6)
     old.close()
     os.close(fd)
+
+
+def test_growth_comes_in_steps(rmd):
+    """Never more than 2 GiB beyond what the guest has taken: it needs memory for what describes memory."""
+    qemu = rmd.run_vm(capacity=8, bandwidth=1, maximum=48, placement='tiers="dimm cxl" base="128MiB"')
+    rmd.wait_job(rmd.resize("vm", layout={"cxl0": 32}))
+    asked = [m["requested"] // CHUNK for m in qemu("log") if m["type"] == "resize" and m["channel"] == "cxl0"]
+    assert asked[0] == 16 and asked[-1] == 32 and len(asked) > 2
+    assert rmd.layout("vm")["cxl0"] == 32 and qemu.plugged()["cxl0"] == 32
