@@ -625,13 +625,20 @@ static void go_to_background(void (*fill)(void *), void *argument)
 static void fill_memory(void *argument)
 {
 	char **a = argument;
-	size_t pages = number(a[2]);
+	size_t pages = number(a[2]), every = number(a[3]), piece = 16;
+	uint8_t *p = map_kind(a[0], pages * PAGE);
 
 	set_policy(a[1]);
-	touch(map_kind(a[0], pages * PAGE), pages, PAGE);
+	touch(p, pages, PAGE);
+	for (size_t i = 0; every && i + piece <= pages; i += every * piece)
+		if (madvise(p + i * PAGE, piece * PAGE, MADV_DONTNEED))
+			die("MADV_DONTNEED: %m");
 }
 
-/* hold KIND POLICY PAGES: goes to the background and keeps them */
+/*
+ * hold KIND POLICY PAGES EVERY: goes to the background and keeps them, but for a 64 KiB piece of each EVERY: what is in
+ * use then lies scattered, as it does on a machine that has run for a while
+ */
 static void hold(char **argument)
 {
 	go_to_background(fill_memory, argument);
@@ -757,7 +764,7 @@ static const struct command {
 	{ "redistribute", 5, redistribute, "NODE KIND PAGES FAULTS THREADS" },
 	{ "balance", 2, balance, "NODE PAGES" },
 	{ "move", 4, move, "NODE TARGET PAGES BATCH" },
-	{ "hold", 3, hold, "KIND POLICY PAGES" },
+	{ "hold", 4, hold, "KIND POLICY PAGES EVERY" },
 	{ "watch", 2, watch, "MIB TIMEOUT" },
 	{ "retry", 2, retry, "NODE PAGES" },
 };
