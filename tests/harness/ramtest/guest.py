@@ -69,9 +69,10 @@ class Guest(GuestShell):
         self.machine = self.MACHINE if machine is None else machine
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="ramtest-"))
         if archives:
-            # The kernel unpacks one after the other.
+            # The kernel unpacks one after the other; one that is not compressed has to be aligned.
+            parts = [pathlib.Path(part).read_bytes() for part in (self.image, *archives)]
             whole = self.folder / "initrd"
-            whole.write_bytes(b"".join(pathlib.Path(part).read_bytes() for part in (self.image, *archives)))
+            whole.write_bytes(b"".join(part + bytes(-len(part) % 4) for part in parts))
             self.image = whole
         self.console = env.logs() / f"{name}.console.log"
         self.stderr = env.logs() / f"{name}.qemu.log"
