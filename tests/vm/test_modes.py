@@ -236,9 +236,6 @@ def test_capacity(folder, test_name):
         below = [report["pages"][str(node)] for node in cxls]
         assert sum(below) > 0 and abs(below[0] - below[1]) <= 0.1 * sum(below), report["pages"]
 
-        guest.run("echo 0 >/sys/kernel/debug/sched/numa_balancing/scan_delay_ms;"
-                  "echo 100 >/sys/kernel/debug/sched/numa_balancing/scan_period_min_ms;"
-                  "echo 200 >/sys/kernel/debug/sched/numa_balancing/scan_period_max_ms", 60)
         wait.until(lambda: guest.vmstat()["pgpromote_success"] > 1000, 100, "1000 pages promoted", 1)
         bars.check_verified(guest.report())
         check_nothing_to_move(guest)
