@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 #include "rm-planner.h"
 
+#include <string.h>
+
 #include "rm-error.h"
 
 #define BASE_MIN_CHUNKS ((guint)(RM_GIB / RM_CHUNK_BYTES))
@@ -775,12 +777,15 @@ rm_planner_evacuate(const RmTopology *topology, const guint *usable_chunks, cons
 		    RmPlanVm *vms, guint n_vms, guint channel, gboolean only_used, GError **error)
 {
 	guint n = rm_topology_n_channels(topology), i;
-	g_autofree gboolean *shut = g_memdup2(closed, (n + 1) * sizeof(*closed));
-	g_autofree RmPlanVm *plan = g_memdup2(vms, (n_vms + 1) * sizeof(*vms));
+	g_autofree gboolean *shut = g_new0(gboolean, n + 1);
+	g_autofree RmPlanVm *plan = g_new0(RmPlanVm, n_vms + 1);
 	g_autoptr(GPtrArray) owned = g_ptr_array_new_with_free_func((GDestroyNotify)g_array_unref);
 	gboolean ok = TRUE;
 	guint base;
 
+	memcpy(shut, closed, n * sizeof(*closed));
+	if (n_vms)
+		memcpy(plan, vms, n_vms * sizeof(*vms));
 	for (i = 0; only_used && i < n; i++) {
 		guint k, sum = 0;
 

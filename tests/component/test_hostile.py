@@ -21,7 +21,7 @@ def test_flood(rmd):
     a = rmd.run_vm("a", capacity=16, bandwidth=2)
     b = rmd.run_vm("b", capacity=8, bandwidth=1)
     before = rmd.ledger("a")
-    flood(rmd, a, 2500)
+    flood(rmd, a, 8000)
     wait_until("cut off", lambda: not rmd.domain("a")["connected"])
     assert "it floods: more than" in rmd.log()
     assert rmd.ledger("a") == before and rmd.ledger("b") == b.held()
@@ -29,7 +29,7 @@ def test_flood(rmd):
     a("connect")
     wait_until("ready", lambda: rmd.domain("a")["ready"])
     # The second time it waits.
-    flood(rmd, a, 2500)
+    flood(rmd, a, 8000)
     wait_until("cut off again", lambda: not rmd.domain("a")["connected"])
     assert "not listened to for 1 s" in rmd.log()
     wait_until("noticed", lambda: not a("state")["connected"])
