@@ -13,14 +13,15 @@ class StaticChannels:
 
     dimms: DIMM channels of each socket; cxls: CXL channels, one sNode on socket 0; base_mib: base memory of each socket, on
     its first channel (env.base_mib() if not given); window_mib: window of each channel; plugged_mib: {channel: requested size
-    at boot}, the rest start empty. Names are dimm0.. (those of socket 1 go on after those of socket 0) and cxl0... Heads come
-    first in the numbering of nodes.
+    at boot}, the rest start empty; speeds: {channel: MB/s}, else 36000 and 27000. Names are dimm0.. (those of socket 1 go on
+    after those of socket 0) and cxl0... Heads come first in the numbering of nodes.
     """
 
-    def __init__(self, folder, dimms=3, cxls=0, base_mib=None, window_mib=512, plugged_mib=(), cpus=2, sockets=1):
+    def __init__(self, folder, dimms=3, cxls=0, base_mib=None, window_mib=512, plugged_mib=(), cpus=2, sockets=1,
+                 speeds=()):
         base_mib = base_mib or env.base_mib()
         self.base_mib, self.window_mib, self.plugged_mib, self.cpus = base_mib, window_mib, dict(plugged_mib), cpus
-        self.sockets = sockets
+        self.sockets, self.speeds = sockets, dict(speeds)
         dimm_names = [f"dimm{i}" for i in range(sockets * dimms)]
         names = dimm_names + [f"cxl{i}" for i in range(cxls)]
         # The head of each channel's sNode, and its socket.
@@ -55,7 +56,7 @@ class StaticChannels:
             node, dimm = self.node(name), name.startswith("dimm")
             memory = f",cpus={node * each}-{(node + 1) * each - 1},memdev=base{node}" if name in self.bases else ""
             arguments += ["-numa", f"node,nodeid={node}{memory}"]
-            speed = 36000 if dimm else 27000
+            speed = self.speeds.get(name, 36000 if dimm else 27000)
             arguments += ["-numa", f"channel,node-id={node},snode={self.node(self.head[name])},socket={self.socket[name]},"
                                    f"tier={'dimm' if dimm else 'cxl'},dax={self.dax[name]},channel={self.dax[name]},"
                                    f"read-bandwidth={speed},write-bandwidth={speed},latency={100 if dimm else 250}"]
