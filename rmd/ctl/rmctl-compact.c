@@ -28,8 +28,8 @@ run(int argc, char **argv)
 	if (!rmctl_moves_check(&error))
 		return rmctl_fail(error);
 	manager = rmctl_connect(&error);
-	if (manager == NULL || !rm_manager1_call_compact_sync(manager, dry_run, &moves, &jobs,
-							      &freed, NULL, &error))
+	if (manager == NULL ||
+	    !rm_manager1_call_compact_sync(manager, dry_run, &moves, &jobs, &freed, NULL, &error))
 		return rmctl_fail(error);
 	if (!rmctl_print_options.json)
 		fprintf(stderr, "%u channels %s\n", freed,

@@ -54,9 +54,10 @@ read_capacity(GVariantDict *options, GError **error)
 		return FALSE;
 	}
 	if (bytes == 0) {
-		rm_error_set(error, RM_ERROR_INVALID,
-			     "--capacity %s: a VM cannot be without memory; virsh shutdown stops it",
-			     capacity);
+		rm_error_set(
+			error, RM_ERROR_INVALID,
+			"--capacity %s: a VM cannot be without memory; virsh shutdown stops it",
+			capacity);
 		return FALSE;
 	}
 	if (!rm_size_check_chunks("--capacity", bytes, error))

@@ -10,10 +10,9 @@
 #define CALL_MSEC (30 * 1000)
 
 static const RmctlVerb *const verbs[] = {
-	&rmctl_verb_channels,  &rmctl_verb_list,    &rmctl_verb_show,
-	&rmctl_verb_resize,    &rmctl_verb_jobs,    &rmctl_verb_state,
-	&rmctl_verb_compact,   &rmctl_verb_ledger,  &rmctl_verb_reconcile,
-	&rmctl_verb_version,
+	&rmctl_verb_channels,  &rmctl_verb_list,    &rmctl_verb_show,    &rmctl_verb_resize,
+	&rmctl_verb_jobs,      &rmctl_verb_state,   &rmctl_verb_compact, &rmctl_verb_ledger,
+	&rmctl_verb_reconcile, &rmctl_verb_version,
 };
 
 static char *socket_option;

@@ -308,8 +308,8 @@ complete_row(Stranger *s)
 		for (k = 0; k < s->chunks->len; k++)
 			c->target_chunks +=
 				g_array_index(s->chunks, RmChunk, k).channel == c->channel;
-		c->target_chunks = CLAMP(c->target_chunks, c->base_chunks,
-					 c->base_chunks + c->window_chunks);
+		c->target_chunks =
+			CLAMP(c->target_chunks, c->base_chunks, c->base_chunks + c->window_chunks);
 		base += c->base_chunks;
 		most = MAX(most, c->base_chunks + c->window_chunks);
 		used += c->target_chunks != 0;
@@ -358,10 +358,11 @@ find_strangers(RmDaemon *daemon)
 		if (complete_row(s))
 			g_ptr_array_add(found, g_steal_pointer(&s));
 		else
-			rm_daemon_note(daemon, G_LOG_LEVEL_WARNING, s->row->uuid, "adopt",
-				       "process %d is a QEMU of this rmd, but its command line does "
-				       "not say enough to adopt it; its chunks are set aside",
-				       (gint)pid);
+			rm_daemon_note(
+				daemon, G_LOG_LEVEL_WARNING, s->row->uuid, "adopt",
+				"process %d is a QEMU of this rmd, but its command line does "
+				"not say enough to adopt it; its chunks are set aside",
+				(gint)pid);
 	}
 	return found;
 }

@@ -221,14 +221,14 @@ plan_even(RmDaemon *daemon, const RmVm *vm, const RmPlanUse *use, const Options 
 	goal.mbps = plan->mbps;
 	goal.capacity_chunks = plan->capacity_chunks;
 	goal.bandwidth_channels = o->has_bandwidth ? o->bandwidth_channels
-				  : plan->mbps	   ? 0
+				  : plan->mbps     ? 0
 						   : row->bandwidth_channels;
-	if (o->has_mbps && row->mbps_max &&
-	    (o->mbps < row->mbps_min || o->mbps > row->mbps_max)) {
-		rm_error_set(error, RM_ERROR_INVALID,
-			     "domain %s: a bandwidth of %u MB/s is not within its min of %u and max "
-			     "of %u",
-			     row->name, o->mbps, row->mbps_min, row->mbps_max);
+	if (o->has_mbps && row->mbps_max && (o->mbps < row->mbps_min || o->mbps > row->mbps_max)) {
+		rm_error_set(
+			error, RM_ERROR_INVALID,
+			"domain %s: a bandwidth of %u MB/s is not within its min of %u and max "
+			"of %u",
+			row->name, o->mbps, row->mbps_min, row->mbps_max);
 		return FALSE;
 	}
 	if (o->has_capacity && !check_capacity(row, plan->capacity_chunks, error))
@@ -685,8 +685,7 @@ on_scrub_progress(RmManager1 *skeleton, GDBusMethodInvocation *invocation, gpoin
 	g_variant_dict_insert(&dict, "threads", "u", daemon->config->scrub_threads);
 	g_variant_dict_insert(&dict, "limit-bytes-per-sec", "t",
 			      daemon->config->scrub_bytes_per_sec);
-	rm_manager1_complete_get_scrub_progress(skeleton, invocation,
-						g_variant_dict_end(&dict));
+	rm_manager1_complete_get_scrub_progress(skeleton, invocation, g_variant_dict_end(&dict));
 	return G_DBUS_METHOD_INVOCATION_HANDLED;
 }
 
@@ -898,9 +897,10 @@ on_authorize_method(GDBusInterfaceSkeleton *skeleton, GDBusMethodInvocation *inv
 	if (role == ROLE_ALL || (role == ROLE_READ && is_reading(method)) ||
 	    (role == ROLE_START && g_str_equal(method, "Start")))
 		return TRUE;
-	g_dbus_method_invocation_return_error(invocation, G_DBUS_ERROR, G_DBUS_ERROR_ACCESS_DENIED,
-					      "user %d may not call %s: only root and the group %s may",
-					      (int)uid, method, OPERATORS);
+	g_dbus_method_invocation_return_error(
+		invocation, G_DBUS_ERROR, G_DBUS_ERROR_ACCESS_DENIED,
+		"user %d may not call %s: only root and the group %s may", (int)uid, method,
+		OPERATORS);
 	return FALSE;
 }
 

@@ -192,8 +192,7 @@ rm_daemon_plan_use(RmDaemon *daemon, const RmVm *vm)
 		use[i].free_chunks = usable_chunks(daemon, i) -
 				     rm_ledger_counts(daemon->ledger)[i].n[RM_CHUNK_GRANTED];
 		use[i].held_chunks = held[i];
-		use[i].closed =
-			rm_ledger_channel_state(daemon->ledger, i) != RM_CHANNEL_ONLINE;
+		use[i].closed = rm_ledger_channel_state(daemon->ledger, i) != RM_CHANNEL_ONLINE;
 	}
 	g_hash_table_iter_init(&iter, daemon->vms);
 	while (g_hash_table_iter_next(&iter, NULL, &other)) {
@@ -373,8 +372,7 @@ count_base(RmDaemon *daemon, guint channel)
 		for (k = 0; k < chunks->len; k++) {
 			const RmChunk *c = &g_array_index(chunks, RmChunk, k);
 
-			base += c->channel == channel && c->base &&
-				c->state == RM_CHUNK_GRANTED;
+			base += c->channel == channel && c->base && c->state == RM_CHUNK_GRANTED;
 		}
 	}
 	return base;
@@ -1077,9 +1075,8 @@ rm_daemon_new(const RmConfig *config, GError **error)
 		return NULL;
 	daemon->ledger = open_ledger(path, config->topology, error);
 	if (!daemon->ledger || !check_boot(daemon, error) || !adopt(daemon, error) ||
-	    !check_added(daemon, error) ||
-	    !restart_scrubbing(daemon, error) || !load_vms(daemon, error) ||
-	    !fail_orphan_jobs(daemon, error))
+	    !check_added(daemon, error) || !restart_scrubbing(daemon, error) ||
+	    !load_vms(daemon, error) || !fail_orphan_jobs(daemon, error))
 		return NULL;
 	g_hash_table_iter_init(&iter, daemon->vms);
 	while (g_hash_table_iter_next(&iter, NULL, &vm))

@@ -80,8 +80,8 @@ GArray *rm_daemon_plan_compact(RmDaemon *daemon, guint *ret_freed);
 /* of RmDaemonMove: what would empty @channel; an error says which domain cannot leave and why. */
 GArray *rm_daemon_plan_evacuate(RmDaemon *daemon, guint channel, GError **error);
 /* Begins a job of @kind for each, whose numbers (guint64) are appended to @jobs. */
-gboolean rm_daemon_apply_moves(RmDaemon *daemon, const GArray *moves, const char *kind, GArray *jobs,
-			       GError **error);
+gboolean rm_daemon_apply_moves(RmDaemon *daemon, const GArray *moves, const char *kind,
+			       GArray *jobs, GError **error);
 /* Offline only when nothing is granted on it. */
 gboolean rm_daemon_set_channel_state(RmDaemon *daemon, guint channel, RmChannelState state,
 				     GError **error);

@@ -95,9 +95,8 @@ check_rate(RmPeer *peer, GError **error)
 		peer->allowance -= 1;
 		return TRUE;
 	}
-	rm_error_set(error, RM_ERROR_BUSY,
-		     "it floods: more than %d messages and then %d a second", MESSAGES_BURST,
-		     MESSAGES_PER_SEC);
+	rm_error_set(error, RM_ERROR_BUSY, "it floods: more than %d messages and then %d a second",
+		     MESSAGES_BURST, MESSAGES_PER_SEC);
 	return FALSE;
 }
 

@@ -13,8 +13,8 @@
 G_BEGIN_DECLS
 
 typedef struct {
-	guint left_chunks;     /* released or being scrubbed */
-	guint64 done_chunks;   /* since the start of rmd */
+	guint left_chunks;          /* released or being scrubbed */
+	guint64 done_chunks;        /* since the start of rmd */
 	guint64 rate_bytes_per_sec; /* of the last batch */
 } RmScrubProgress;
 

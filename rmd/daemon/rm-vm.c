@@ -161,8 +161,7 @@ region_of(RmVm *vm, guint i, gboolean base)
 static gboolean
 region_holds(const Region *region, guint chunk)
 {
-	return region->held &&
-	       g_hash_table_contains(region->held, GUINT_TO_POINTER(chunk + 1));
+	return region->held && g_hash_table_contains(region->held, GUINT_TO_POINTER(chunk + 1));
 }
 
 /* Most regions of most domains hold nothing: no table for them. */
@@ -1644,10 +1643,10 @@ get_facts(RmVm *vm)
 
 		facts.process = any ? RM_FACT_YES : RM_FACT_NO;
 		if (any)
-			facts.same_start = rm_process_start_time_ticks(any) ==
-							   vm->row->start_time_ticks
-						   ? RM_FACT_YES
-						   : RM_FACT_NO;
+			facts.same_start =
+				rm_process_start_time_ticks(any) == vm->row->start_time_ticks
+					? RM_FACT_YES
+					: RM_FACT_NO;
 		facts.in_libvirt = ask_libvirt(vm);
 	}
 	if (vm->ready) {
@@ -1690,7 +1689,7 @@ rm_vm_reconcile(RmVm *vm, gboolean dry_run, GVariantBuilder *lines)
 		/* With a request under way its answer settles its chunks. */
 		if (vm->ready && !vm->request.id)
 			f.held = region_holds(region_of(vm, i, c->base), c->chunk) ? RM_FACT_YES
-										     : RM_FACT_NO;
+										   : RM_FACT_NO;
 		f.wanted = ++granted[i] <= channel_at(vm, i)->target_chunks;
 		counts[i * RM_CASE_N + rm_reconcile_chunk(&f)]++;
 	}

@@ -47,8 +47,8 @@ gboolean rm_vm_check_process(RmVm *vm);
 void rm_vm_drop(RmVm *vm, const char *why);
 
 /*
- * Sets targets (of all possible channels, by cNode) and a job of @kind for them. *ret_job 0: nothing
- * to do.
+ * Sets targets (of all possible channels, by cNode) and a job of @kind for them. *ret_job 0:
+ * nothing to do.
  */
 gboolean rm_vm_set_target(RmVm *vm, const char *kind, const guint *target_chunks,
 			  guint capacity_chunks, guint bandwidth_channels, guint mbps,

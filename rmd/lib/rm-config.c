@@ -11,8 +11,9 @@
 /* Debian's libvirt runs QEMU as it. */
 #define DEFAULT_QEMU_USER "libvirt-qemu"
 
-static const char *const daemon_keys[] = {"runtime-dir", "state-dir", "claim-timeout",
-					  "job-timeout", "scrub-threads", "scrub-rate", NULL};
+static const char *const daemon_keys[] = {"runtime-dir", "state-dir",     "claim-timeout",
+					  "job-timeout", "scrub-threads", "scrub-rate",
+					  NULL};
 static const char *const qemu_keys[] = {"emulator", "user", NULL};
 static const char *const store_keys[] = {"kind", "path", NULL};
 static const char *const channel_keys[] = {"store",   "tier", "socket",         "dax",

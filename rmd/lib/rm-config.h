@@ -30,7 +30,7 @@ typedef struct {
 	guint job_timeout_sec;   /* a job without any progress */
 	guint scrub_threads;
 	guint64 scrub_bytes_per_sec; /* 0: no limit */
-	GPtrArray *stores;       /* of RmStoreConfig */
+	GPtrArray *stores;           /* of RmStoreConfig */
 	RmTopology *topology;
 } RmConfig;
 

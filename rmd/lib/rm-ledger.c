@@ -37,13 +37,13 @@ struct RmLedger {
 	gint64 *channel_ids;    /* by index in the topology */
 	gboolean is_new;
 	GArray *added;
-	Slot *slots;           /* all chunks, by channel and number */
-	guint32 *first_slots;  /* of each channel, and the end of the last */
-	guint *first_free;     /* no free chunk of that channel has a lower number */
-	GHashTable *vm_slots;  /* id of a domain (gint64 *) -> guint32 *, head of its list */
+	Slot *slots;          /* all chunks, by channel and number */
+	guint32 *first_slots; /* of each channel, and the end of the last */
+	guint *first_free;    /* no free chunk of that channel has a lower number */
+	GHashTable *vm_slots; /* id of a domain (gint64 *) -> guint32 *, head of its list */
 	RmChannelCounts *counts;
 	RmChannelState *states;
-	GArray *undo; /* of RmChunk, as they were, oldest first */
+	GArray *undo;      /* of RmChunk, as they were, oldest first */
 	GPtrArray *events; /* of RmEvent, not written yet */
 	GArray *phases;    /* of RmChunk: their phase is not written yet */
 };
@@ -227,7 +227,7 @@ static gboolean
 fail(RmLedger *ledger, GError **error)
 {
 	int rc = sqlite3_errcode(ledger->db);
-	RmError code = rc == SQLITE_FULL				? RM_ERROR_NO_SPACE
+	RmError code = rc == SQLITE_FULL                             ? RM_ERROR_NO_SPACE
 		       : rc == SQLITE_CORRUPT || rc == SQLITE_NOTADB ? RM_ERROR_DAMAGED
 								     : RM_ERROR_FAILED;
 
@@ -422,12 +422,11 @@ load_chunks(RmLedger *ledger, GError **error)
 	gboolean done;
 
 	for (i = 0; i < n; i++)
-		ledger->first_slots[i + 1] =
-			ledger->first_slots[i] +
-			rm_topology_channel(ledger->topology, i)->size_chunks;
+		ledger->first_slots[i + 1] = ledger->first_slots[i] +
+					     rm_topology_channel(ledger->topology, i)->size_chunks;
 	ledger->slots = g_new0(Slot, ledger->first_slots[n] + 1);
-	query = query_new(ledger, error,
-			  "SELECT channel, chunk, state, vm, base, phase FROM chunk", "");
+	query = query_new(ledger, error, "SELECT channel, chunk, state, vm, base, phase FROM chunk",
+			  "");
 	if (!query)
 		return FALSE;
 	for (;;) {
@@ -724,7 +723,8 @@ rm_ledger_open(const char *path, const RmTopology *topology, GError **error)
 	ledger->counts = g_new0(RmChannelCounts, n + 1);
 	ledger->states = g_new0(RmChannelState, n + 1);
 	ledger->vm_slots = g_hash_table_new_full(g_int64_hash, g_int64_equal, g_free, g_free);
-	/* Who shares the host with whom is nobody's business; SQLite gives its side files the same mode. */
+	/* Who shares the host with whom is nobody's business; SQLite gives its side files the same
+	 * mode. */
 	if (chmod(path, 0600) < 0 && errno == ENOENT) {
 		int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 
@@ -837,9 +837,8 @@ write_events(RmLedger *ledger, GError **error)
 			 "isss", e->time_usec, e->uuid, e->kind, e->text))
 			return FALSE;
 	}
-	if (ledger->events->len &&
-	    !run(ledger, error, "DELETE FROM event WHERE id <= ?", "i",
-		 (gint64)sqlite3_last_insert_rowid(ledger->db) - EVENTS_MAX))
+	if (ledger->events->len && !run(ledger, error, "DELETE FROM event WHERE id <= ?", "i",
+					(gint64)sqlite3_last_insert_rowid(ledger->db) - EVENTS_MAX))
 		return FALSE;
 	g_ptr_array_set_size(ledger->events, 0);
 	return TRUE;
@@ -1203,8 +1202,9 @@ rm_ledger_set_state(RmLedger *ledger, guint channel, guint chunk, RmChunkState s
 			 " WHERE channel = ? AND chunk = ?",
 			 "ii", ledger->channel_ids[channel], (gint64)chunk);
 	else
-		ok = run(ledger, error, "UPDATE chunk SET state = ? WHERE channel = ? AND chunk = ?",
-			 "sii", chunk_states[state], ledger->channel_ids[channel], (gint64)chunk);
+		ok = run(ledger, error,
+			 "UPDATE chunk SET state = ? WHERE channel = ? AND chunk = ?", "sii",
+			 chunk_states[state], ledger->channel_ids[channel], (gint64)chunk);
 	if (!ok || !check_changed(ledger, channel, chunk, error))
 		return FALSE;
 	c = slot_of(ledger, channel, chunk)->chunk;
@@ -1573,8 +1573,8 @@ add_problems(RmLedger *ledger, GPtrArray *problems, const char *sql, const char 
 			return FALSE;
 		if (done)
 			return TRUE;
-		g_ptr_array_add(problems, g_strdup_printf("%s: %s", what,
-							  sqlite3_column_text(query, 0)));
+		g_ptr_array_add(problems,
+				g_strdup_printf("%s: %s", what, sqlite3_column_text(query, 0)));
 	}
 }
 
@@ -1582,10 +1582,9 @@ add_problems(RmLedger *ledger, GPtrArray *problems, const char *sql, const char 
 static gboolean
 check_slots(RmLedger *ledger, GPtrArray *problems, GError **error)
 {
-	g_autoptr(Query) query =
-		query_new(ledger, error,
-			  "SELECT channel, chunk, state, coalesce(vm, 0), base, phase FROM chunk",
-			  "");
+	g_autoptr(Query) query = query_new(
+		ledger, error,
+		"SELECT channel, chunk, state, coalesce(vm, 0), base, phase FROM chunk", "");
 	guint32 n = ledger->first_slots[rm_topology_n_channels(ledger->topology)], seen = 0;
 	gboolean done;
 
@@ -1608,18 +1607,18 @@ check_slots(RmLedger *ledger, GPtrArray *problems, GError **error)
 		    sqlite3_column_int(query, 4) == slot->chunk.base &&
 		    sqlite3_column_int(query, 5) == (int)slot->chunk.phase)
 			continue;
-		g_ptr_array_add(problems, g_strdup_printf("chunk %d of %s: the file says %s, rmd "
-							  "holds another state",
-							  sqlite3_column_int(query, 1),
-							  rm_topology_channel(ledger->topology,
-									      channel)
-								  ->name,
-							  sqlite3_column_text(query, 2)));
+		g_ptr_array_add(
+			problems,
+			g_strdup_printf("chunk %d of %s: the file says %s, rmd "
+					"holds another state",
+					sqlite3_column_int(query, 1),
+					rm_topology_channel(ledger->topology, channel)->name,
+					sqlite3_column_text(query, 2)));
 	}
 	if (seen != n)
-		g_ptr_array_add(problems,
-				g_strdup_printf("the file has %u chunks, the channels have %u", seen,
-						n));
+		g_ptr_array_add(
+			problems,
+			g_strdup_printf("the file has %u chunks, the channels have %u", seen, n));
 	return TRUE;
 }
 
@@ -1638,12 +1637,13 @@ rm_ledger_check(RmLedger *ledger, GError **error)
 			  "SELECT \"table\" || ' row ' || coalesce(rowid, '?') FROM "
 			  "pragma_foreign_key_check",
 			  "reference to nothing", error) ||
-	    !add_problems(ledger, problems,
-			  "SELECT 'channel ' || c.name || ' chunk ' || k.chunk || ' of ' || v.name"
-			  " FROM chunk k JOIN channel c ON c.id = k.channel JOIN vm v ON v.id = k.vm"
-			  " WHERE k.state = 'granted' AND NOT EXISTS (SELECT 1 FROM vm_channel x"
-			  "  WHERE x.vm = k.vm AND x.channel = k.channel)",
-			  "granted on a channel that is none of the domain's", error) ||
+	    !add_problems(
+		    ledger, problems,
+		    "SELECT 'channel ' || c.name || ' chunk ' || k.chunk || ' of ' || v.name"
+		    " FROM chunk k JOIN channel c ON c.id = k.channel JOIN vm v ON v.id = k.vm"
+		    " WHERE k.state = 'granted' AND NOT EXISTS (SELECT 1 FROM vm_channel x"
+		    "  WHERE x.vm = k.vm AND x.channel = k.channel)",
+		    "granted on a channel that is none of the domain's", error) ||
 	    !add_problems(ledger, problems,
 			  "SELECT v.name || ' on ' || c.name || ': ' || count(*) || ' of ' ||"
 			  " (x.base + x.window) FROM chunk k JOIN vm v ON v.id = k.vm"
@@ -1652,11 +1652,12 @@ rm_ledger_check(RmLedger *ledger, GError **error)
 			  " WHERE k.state = 'granted' GROUP BY k.vm, k.channel"
 			  " HAVING count(*) > x.base + x.window",
 			  "more granted than the window holds", error) ||
-	    !add_problems(ledger, problems,
-			  "SELECT name || ' chunk ' || chunk FROM (SELECT c.name, k.chunk FROM chunk "
-			  "k"
-			  " JOIN channel c ON c.id = k.channel WHERE k.chunk >= c.size_chunks)",
-			  "beyond the channel", error) ||
+	    !add_problems(
+		    ledger, problems,
+		    "SELECT name || ' chunk ' || chunk FROM (SELECT c.name, k.chunk FROM chunk "
+		    "k"
+		    " JOIN channel c ON c.id = k.channel WHERE k.chunk >= c.size_chunks)",
+		    "beyond the channel", error) ||
 	    !check_slots(ledger, problems, error))
 		return NULL;
 	return g_steal_pointer(&problems);
@@ -1704,8 +1705,7 @@ rm_event_free(RmEvent *event)
 GPtrArray *
 rm_ledger_list_events(RmLedger *ledger, const char *uuid, guint max, GError **error)
 {
-	g_autoptr(GPtrArray) events =
-		g_ptr_array_new_with_free_func((GDestroyNotify)rm_event_free);
+	g_autoptr(GPtrArray) events = g_ptr_array_new_with_free_func((GDestroyNotify)rm_event_free);
 	g_autoptr(Query) query = NULL;
 	gboolean done;
 

@@ -133,8 +133,8 @@ typedef struct {
 /*
  * Opens (or makes) the file at @path, migrates it to RM_LEDGER_VERSION (the file as it was stays
  * beside it as PATH.vN) and brings its channels in line with @topology, which must live as long.
- * Fails when the file is damaged (RM_ERROR_DAMAGED) or written by a newer version, or when a channel
- * with chunks in use is not declared any more or has become too small.
+ * Fails when the file is damaged (RM_ERROR_DAMAGED) or written by a newer version, or when a
+ * channel with chunks in use is not declared any more or has become too small.
  */
 RmLedger *rm_ledger_open(const char *path, const RmTopology *topology, GError **error);
 void rm_ledger_free(RmLedger *ledger);

@@ -283,7 +283,8 @@ describe_use(const Order *order)
 		g_string_append_printf(text, "%s%s", text->len ? ", " : "",
 				       rm_topology_channel(order->topology, node->channel)->name);
 		if (u->taken_by || (u->shared_by && !order->goal->shared))
-			g_string_append_printf(text, " of %s", u->taken_by ? u->taken_by : u->shared_by);
+			g_string_append_printf(text, " of %s",
+					       u->taken_by ? u->taken_by : u->shared_by);
 		else if (u->closed)
 			g_string_append(text, " closed");
 		else
@@ -387,10 +388,11 @@ resize_by_mbps(const Order *order, GArray *sorted, guint *targets, const char *s
 			     "%u MB/s on %u channels would fit",
 			     size, order->goal->mbps, there, size, fit, fit_n);
 	else
-		rm_error_set(error, RM_ERROR_NO_SPACE,
-			     "%s with %u MB/s does not fit on any number of channels (%s); nor does "
-			     "it with less bandwidth",
-			     size, order->goal->mbps, there);
+		rm_error_set(
+			error, RM_ERROR_NO_SPACE,
+			"%s with %u MB/s does not fit on any number of channels (%s); nor does "
+			"it with less bandwidth",
+			size, order->goal->mbps, there);
 	return FALSE;
 }
 
@@ -729,7 +731,8 @@ use_of(const RmTopology *topology, const guint *usable_chunks, const gboolean *c
 		use[i].closed = closed[i];
 	}
 	for (i = 0; i < n_vms; i++) {
-		guint part = rm_planner_part_mbps(vms[i].goal.mbps, rm_planner_n_used(vms[i].nodes));
+		guint part =
+			rm_planner_part_mbps(vms[i].goal.mbps, rm_planner_n_used(vms[i].nodes));
 
 		for (k = 0; k < vms[i].nodes->len; k++) {
 			const RmPlanNode *node = node_at(vms[i].nodes, k);

@@ -24,8 +24,8 @@ static const RmReconcileRule rules[RM_CASE_N] = {
 		{"unknown-to-libvirt", RM_ACTION_REPORT,
 		 "its process lives, but libvirt runs the domain as another or not at all",
 		 "it keeps what it has: memory that a process uses is not taken"},
-	[RM_CASE_BEHIND] = {"behind", RM_ACTION_ROLL_FORWARD,
-			    "it has not yet what it is to have", "the growth or shrink goes on"},
+	[RM_CASE_BEHIND] = {"behind", RM_ACTION_ROLL_FORWARD, "it has not yet what it is to have",
+			    "the growth or shrink goes on"},
 	[RM_CASE_AGREED] = {"agreed", RM_ACTION_KEEP, "it has what it is to have", "nothing"},
 	[RM_CASE_STRANGER] = {"stranger", RM_ACTION_ADOPT,
 			      "the books are lost, and a QEMU of this rmd maps chunks",
@@ -62,12 +62,9 @@ static const RmReconcileRule rules[RM_CASE_N] = {
 };
 
 static const char *const action_names[RM_ACTION_N] = {
-	[RM_ACTION_KEEP] = "keep",
-	[RM_ACTION_ADOPT] = "adopt",
-	[RM_ACTION_RELEASE] = "release",
-	[RM_ACTION_ROLL_FORWARD] = "roll-forward",
-	[RM_ACTION_ROLL_BACK] = "roll-back",
-	[RM_ACTION_QUARANTINE] = "quarantine",
+	[RM_ACTION_KEEP] = "keep",           [RM_ACTION_ADOPT] = "adopt",
+	[RM_ACTION_RELEASE] = "release",     [RM_ACTION_ROLL_FORWARD] = "roll-forward",
+	[RM_ACTION_ROLL_BACK] = "roll-back", [RM_ACTION_QUARANTINE] = "quarantine",
 	[RM_ACTION_REPORT] = "report",
 };
 

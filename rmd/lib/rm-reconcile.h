@@ -82,9 +82,9 @@ RmReconcileCase rm_reconcile_domain(const RmDomainFacts *facts);
 typedef struct {
 	const RmChunk *chunk; /* of the ledger */
 	gint64 vm;
-	gboolean base;      /* the region that is asked about */
-	RmFact held;        /* what that QEMU said */
-	gboolean wanted;    /* within the target */
+	gboolean base;   /* the region that is asked about */
+	RmFact held;     /* what that QEMU said */
+	gboolean wanted; /* within the target */
 } RmChunkFacts;
 
 RmReconcileCase rm_reconcile_chunk(const RmChunkFacts *facts);

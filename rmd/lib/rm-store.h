@@ -69,7 +69,8 @@ gboolean rm_store_scrub(RmStore *store, const char *channel, guint chunk, GError
 gboolean rm_store_in_use(RmStore *store, const char *channel, guint chunk, gboolean *ret_in_use,
 			 GError **error);
 
-/* Whether @path, as /proc names what a process maps, is that of a chunk of @channel, and of which. */
+/* Whether @path, as /proc names what a process maps, is that of a chunk of @channel, and of which.
+ */
 gboolean rm_store_parse_path(RmStore *store, const char *channel, const char *path,
 			     guint *ret_chunk);
 

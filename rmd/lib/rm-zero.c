@@ -137,7 +137,8 @@ rm_zero_file(int fd, guint64 offset_bytes, guint64 bytes, const RmZeroOptions *o
 
 		if (memory == MAP_FAILED) {
 			rm_error_set(error, RM_ERROR_FAILED,
-				     "cannot map %" G_GSIZE_FORMAT " bytes in order to zero them: %s",
+				     "cannot map %" G_GSIZE_FORMAT
+				     " bytes in order to zero them: %s",
 				     piece, g_strerror(errno));
 			return FALSE;
 		}

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /*
- * rmd_ledger ratio FOLDER        operations of the ledger a second over bare SQLite commits a second
- *                                of the same size (one row of a table like its chunks, same pragmas),
- *                                taking turns in one folder. JSON on stdout.
- * rmd_ledger fill CONFIG VMS CHUNKS PID START
- *                                writes a ledger in which VMS domains run as process PID (with that
- *                                start time) and have CHUNKS chunks each; prints "UUID CHANNEL:FIRST"
- *                                lines as the fake hypervisors need them.
+ * rmd_ledger ratio FOLDER        operations of the ledger a second over bare SQLite commits a
+ * second of the same size (one row of a table like its chunks, same pragmas), taking turns in one
+ * folder. JSON on stdout. rmd_ledger fill CONFIG VMS CHUNKS PID START writes a ledger in which VMS
+ * domains run as process PID (with that start time) and have CHUNKS chunks each; prints "UUID
+ * CHANNEL:FIRST" lines as the fake hypervisors need them.
  */
 #include <glib.h>
 #include <glib/gstdio.h>
@@ -53,8 +51,8 @@ open_bare(const char *path)
 		"STRICT, WITHOUT ROWID;"
 		"CREATE INDEX chunk_vm ON chunk (vm) WHERE vm IS NOT NULL; BEGIN");
 	for (i = 0; i < CHUNKS; i++) {
-		g_autofree char *text = g_strdup_printf(
-			"INSERT INTO chunk VALUES (1, %u, 'free', NULL, 0, 0)", i);
+		g_autofree char *text =
+			g_strdup_printf("INSERT INTO chunk VALUES (1, %u, 'free', NULL, 0, 0)", i);
 
 		sql(db, text);
 	}
@@ -158,10 +156,11 @@ ratio(const char *folder)
 	check(ledger != NULL, error);
 	clean(ledger);
 	check(rm_ledger_add_vm(ledger, &vm, &channel, 1, &error), error);
-	g_assert(sqlite3_prepare_v2(bare,
-				    "UPDATE chunk SET state = 'granted', vm = 1, base = 0, phase = 0"
-				    " WHERE channel = 1 AND chunk = ?",
-				    -1, &statement, NULL) == SQLITE_OK);
+	g_assert(
+		sqlite3_prepare_v2(bare,
+				   "UPDATE chunk SET state = 'granted', vm = 1, base = 0, phase = 0"
+				   " WHERE channel = 1 AND chunk = ?",
+				   -1, &statement, NULL) == SQLITE_OK);
 	for (i = 0; i < ROUNDS; i++) {
 		/* Who goes first changes: what the other left to the disk is shared out evenly. */
 		if (i % 2)
@@ -231,8 +230,8 @@ fill_vm(RmLedger *ledger, const RmTopology *topology, guint index, guint chunks,
 			check(rm_ledger_set_phase(ledger, c->channel, c->chunk, RM_PHASE_SENT,
 						  &error),
 			      error);
-			printf(" %s:%u:%d",
-			       rm_topology_channel(topology, c->channel)->name, c->chunk, c->base);
+			printf(" %s:%u:%d", rm_topology_channel(topology, c->channel)->name,
+			       c->chunk, c->base);
 		}
 	}
 	printf("\n");

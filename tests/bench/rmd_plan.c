@@ -6,8 +6,8 @@
  *                           4,096 chunks with 500 domains placed. A plan is all of it: the use of
  *                           every channel added up from the domains, and the placement.
  *   rmd_plan optimum SEED   channels that 200 small hosts use with the planner's placement of a few
- *                           domains (as they come, then compacted as `rmctl compact` does), over the
- *                           exact optimum of all of them at once, which GLPK finds.
+ *                           domains (as they come, then compacted as `rmctl compact` does), over
+ * the exact optimum of all of them at once, which GLPK finds.
  */
 #include <glib.h>
 #include <stdio.h>
@@ -134,7 +134,8 @@ bench_time(guint32 seed)
 		gint64 start = g_get_monotonic_time();
 		struct timespec a, b;
 
-		/* A plan waits for nothing: its processor time is its time on a machine of its own. */
+		/* A plan waits for nothing: its processor time is its time on a machine of its own.
+		 */
 		clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
 		use = make_use(topology, vms, n);
 		nodes = rm_planner_place(topology, use, &r, NULL);
@@ -148,8 +149,8 @@ bench_time(guint32 seed)
 	qsort(usec, N_PLANS, sizeof(*usec), compare_doubles);
 	printf("{\"placed\": %u, \"plans\": %d, \"refused\": %u, \"p50_usec\": %.1f, "
 	       "\"p99_usec\": %.1f, \"max_usec\": %.1f, \"wall_p99_usec\": %.1f}\n",
-	       n, N_PLANS, refused, usec[N_PLANS / 2], usec[N_PLANS * 99 / 100],
-	       usec[N_PLANS - 1], wall[N_PLANS * 99 / 100]);
+	       n, N_PLANS, refused, usec[N_PLANS / 2], usec[N_PLANS * 99 / 100], usec[N_PLANS - 1],
+	       wall[N_PLANS * 99 / 100]);
 	return 0;
 }
 
@@ -168,7 +169,7 @@ exact(const RmTopology *topology, const Vm *vms, const guint *n_channels, guint 
 	glp_iocp parameters;
 	guint result = 0;
 
-#define X(v, c) ((int)((v) * n + (c) + 1))
+#define X(v, c) ((int)((v)*n + (c) + 1))
 #define Y(c)    ((int)(n_vms * n + (c) + 1))
 	glp_set_obj_dir(p, GLP_MIN);
 	glp_add_cols(p, (int)(n_vms * n + n));
@@ -274,7 +275,8 @@ one_case(GRand *rand, gdouble *ret_online, gdouble *ret_compact)
 			r->bandwidth_channels * (guint)g_rand_int_range(rand, 4, (gint)size);
 		r->capacity_max_chunks = size * 4;
 		if (r->shared && g_rand_boolean(rand))
-			r->mbps = r->bandwidth_channels * (guint)g_rand_int_range(rand, 2000, 24000);
+			r->mbps =
+				r->bandwidth_channels * (guint)g_rand_int_range(rand, 2000, 24000);
 		vms[i].nodes = rm_planner_place(topology, use, r, NULL);
 		ok = vms[i].nodes != NULL;
 		n_channels[i] = r->bandwidth_channels;

@@ -40,8 +40,7 @@ reopen(Fixture *f)
 static void
 clean(RmLedger *ledger)
 {
-	g_autoptr(GArray) dirty =
-		rm_ledger_chunks_in_state(ledger, RM_CHUNK_RELEASED, G_MAXUINT);
+	g_autoptr(GArray) dirty = rm_ledger_chunks_in_state(ledger, RM_CHUNK_RELEASED, G_MAXUINT);
 	g_autoptr(GError) error = NULL;
 	guint i;
 
@@ -544,10 +543,9 @@ test_random(Fixture *f, gconstpointer data)
 						granted, NULL);
 				break;
 			case 1: /* most are refused by the schema */
-				rm_ledger_set_state(f->ledger, channel, chunk,
-						    (RmChunkState)g_rand_int_range(rand, 0,
-										   RM_CHUNK_N),
-						    NULL);
+				rm_ledger_set_state(
+					f->ledger, channel, chunk,
+					(RmChunkState)g_rand_int_range(rand, 0, RM_CHUNK_N), NULL);
 				break;
 			case 2:
 				rm_ledger_release_vm(f->ledger, vms[g_rand_int_range(rand, 0, 3)],
@@ -631,7 +629,8 @@ static void
 test_migrations(Fixture *f, gconstpointer data)
 {
 	g_autofree char *sql = NULL;
-	g_autofree char *fixture = g_test_build_filename(G_TEST_DIST, "data", "ledger-v1.sql", NULL);
+	g_autofree char *fixture =
+		g_test_build_filename(G_TEST_DIST, "data", "ledger-v1.sql", NULL);
 	g_autofree char *kept = g_strconcat(f->path, ".v1", NULL);
 	g_autoptr(GPtrArray) vms = NULL;
 	g_autoptr(GPtrArray) jobs = NULL;

@@ -363,8 +363,7 @@ random_step(Host *host, Vm *vms, guint n_vms, Vm *vm)
 		g_clear_pointer(&vm->nodes, g_array_unref);
 		return;
 	} else if (rm_planner_resize(host->topology, host->use, vm->nodes,
-				     &(RmPlanGoal){capacity, channels, 0, FALSE},
-				     &error)) {
+				     &(RmPlanGoal){capacity, channels, 0, FALSE}, &error)) {
 		check_plan(vm, capacity, channels);
 	}
 	g_assert_true(!error || g_error_matches(error, RM_ERROR, RM_ERROR_NO_SPACE) ||

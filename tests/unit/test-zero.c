@@ -18,7 +18,8 @@ is_zero(const char *memory, gsize bytes)
 static char *
 dirty_memory(gsize bytes)
 {
-	char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char *memory =
+		mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	g_assert_true(memory != MAP_FAILED);
 	memset(memory, 0xa5, bytes);
