@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What stands around channels: hibernation, reclaim on request."""
+
+import shutil
+import tempfile
+
+import pytest
+
+from ramtest import bars, wait
+from ramtest.channels import MIB, StaticChannels
+from ramtest.guest import Guest
+
+pytestmark = pytest.mark.needs("RR_QEMU", "RR_KERNEL", "RR_GUEST")
+
+
+@pytest.fixture
+def folder():
+    path = tempfile.mkdtemp(prefix="ramtest-", dir="/dev/shm")
+    yield path
+    shutil.rmtree(path)
+
+
+def wait_plugged(guest, channels):
+    for name, mib in channels.plugged_mib.items():
+        wait.until(lambda name=name, mib=mib: channels.plugged_bytes(guest, name) == mib * MIB, 120,
+                   f"{mib} MiB plugged on {name}")
+
+
+def test_hibernation_is_refused(folder, test_name):
+    """virtio-mem cannot be restored; the refusal leaves everything as it was."""
+    channels = StaticChannels(folder, dimms=3, plugged_mib={"dimm1": 256})
+    with Guest(channels.arguments(), name=test_name) as guest:
+        guest.wait_ready()
+        wait_plugged(guest, channels)
+        guest.load(192)
+        bars.check_even(guest.report(), [0, 1])
+        assert "disk" in guest.read("/sys/power/state")
+        refused = guest.try_run("echo disk >/sys/power/state", 120)
+        assert refused.code, refused
+        assert "not permitted" in refused.output or "not supported" in guest.run("dmesg | tail -40"), refused
+        # What was frozen works again.
+        channels.request(guest, "dimm2", 256)
+        wait.until(lambda: channels.plugged_bytes(guest, "dimm2") == 256 * MIB, 120, "dimm2 plugged")
+        bars.wait_even(guest, [0, 1, 2])
+        bars.check_verified(guest.report())
+
+
+def test_reclaim_on_request(folder, test_name):
+    """memory.reclaim of a group takes pages from all channels, and they come back to their places."""
+    channels = StaticChannels(folder, dimms=3, plugged_mib={"dimm1": 256, "dimm2": 256})
+    with Guest(channels.arguments(), append="brd.rd_nr=1 brd.rd_size=262144", name=test_name) as guest:
+        guest.wait_ready()
+        wait_plugged(guest, channels)
+        guest.run("mkswap /dev/ram0 && swapon /dev/ram0")
+        guest.run("echo +memory >/sys/fs/cgroup/cgroup.subtree_control; mkdir /sys/fs/cgroup/t")
+        guest.load(128, prefix="echo 0 >/sys/fs/cgroup/t/cgroup.procs; sh -c 'echo $$ >/sys/fs/cgroup/t/cgroup.procs; exec \"$@\"' sh")
+        bars.check_even(guest.report(), [0, 1, 2])
+        guest.run("kill -STOP $(pidof cnuma-load)")
+        before = guest.run("cat /sys/fs/cgroup/t/memory.numa_stat | grep ^anon")
+        guest.run("echo 64M >/sys/fs/cgroup/t/memory.reclaim", 240)
+        swapped = int(guest.read("/sys/fs/cgroup/t/memory.swap.current"))
+        assert swapped >= 48 * MIB, (swapped, before)
+        guest.run("kill -CONT $(pidof cnuma-load)")
+        bars.wait_even(guest, [0, 1, 2])
+        bars.check_verified(guest.report())
