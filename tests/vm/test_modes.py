@@ -254,3 +254,26 @@ def test_every_path_places_alike(folder, test_name, mode):
         assert all(made.values()), made
         assert made["cow"] == 4096 and made["collapse"] >= 4096 and made["userfaultfd"] == 2048, made
         check_nothing_to_move(guest)
+
+
+def test_swapped_pages_come_back_right(folder, test_name):
+    """Anonymous and shared pages that were swapped out come back to where redistribution would put them."""
+    plugged = {"dimm1": 512, "cxl0": 512}
+    channels, guest = boot(folder, test_name, "cnuma=bandwidth brd.rd_size=131072", dimms=2, cxls=1, plugged_mib=plugged)
+    with guest:
+        guest.wait_ready()
+        wait_plugged(guest, channels, plugged)
+        guest.run("mkswap /dev/ram0 >/dev/null && swapon /dev/ram0")
+        guest.run("mkdir /sys/fs/cgroup/t; echo +memory >/sys/fs/cgroup/cgroup.subtree_control")
+        for kind in ("anon", "shmem"):
+            before = guest.vmstat()
+            guest.load(64, kind=kind, prefix="echo 0 >/sys/fs/cgroup/t/cgroup.procs;")
+            guest.run("kill -STOP $(pidof cnuma-load)")
+            guest.try_run("echo 40M >/sys/fs/cgroup/t/memory.reclaim", 120)
+            out = guest.vmstat()["pswpout"] - before["pswpout"]
+            assert out > 4000, f"{out} pages swapped out"
+            guest.run("kill -CONT $(pidof cnuma-load)")
+            wait.until(lambda: guest.vmstat()["pswpin"] - before["pswpin"] > out * 0.9, 60, "most pages swapped in again", 0.5)
+            check_nothing_to_move(guest)
+            bars.check_verified(guest.report("quit"))
+            wait.until(lambda: guest.try_run("pidof cnuma-load").code, 20, "the end of cnuma-load")
