@@ -72,7 +72,7 @@ def test_a_qemu_that_is_not_root(rig):
     assert "Permission denied" in result.stderr
     result = rig.libvirt.run(["setpriv", "--reuid", USER, "--clear-groups", str(env.program("rmctl")), "list"], check=False)
     assert result.returncode == 1
-    assert result.stderr == f"rmctl list: user {user.pw_uid} may not call ListDomains: only root may\n"
+    assert result.stderr == f"rmctl list: user {user.pw_uid} may not call ListDomains: only root and the group ramryder may\n"
     # It finds rmd again as that user.
     rig.rmd.kill()
     rig.rmd.start()
