@@ -33,13 +33,13 @@ class Failed(AssertionError):
 class Soak:
     """`with Soak("name", log) as soak: soak.run(seed)`"""
 
-    def __init__(self, name, log, first=0):
+    def __init__(self, name, log, first=0, demotion=True):
         self.folder = tempfile.mkdtemp(prefix="ramtest-", dir="/dev/shm")
         plugged = {"dimm1": 256, "dimm2": 128, "cxl0": 256}
         self.channels = StaticChannels(self.folder, dimms=4, cxls=2, base_mib=max(768, env.base_mib()), window_mib=WINDOW, plugged_mib=plugged)
         self.wanted = {**{name: 0 for name in SIZES}, **plugged}
         self.guest = Guest(self.channels.arguments(), append="brd.rd_nr=1 brd.rd_size=131072", name=name)
-        self.log, self.cycles, self.seen = log, first, 0
+        self.log, self.cycles, self.seen, self.demotion = log, first, 0, demotion
 
     def __enter__(self):
         self.guest.start()
@@ -48,6 +48,8 @@ class Soak:
             self.settle()
             self.guest.run("mkswap /dev/ram0 >/dev/null && swapon /dev/ram0 && cd /sys/kernel/mm/ksm"
                            " && echo 20 >sleep_millisecs && echo 1000 >pages_to_scan && echo 1 >run")
+            if not self.demotion:
+                self.guest.run("echo false >/sys/kernel/mm/numa/demotion_enabled")
         except BaseException:
             self.__exit__()
             raise
@@ -126,14 +128,14 @@ class Soak:
             self.log.flush()
 
 
-def campaign(name, log_path, cycles):
+def campaign(name, log_path, cycles, demotion=True):
     """As many cycles, a new guest for each 100; BENCH_SEED=SEED: that cycle alone. Returns the number done."""
     log_path.parent.mkdir(parents=True, exist_ok=True)
     dice = random.Random()
     seeds = [int(os.environ["BENCH_SEED"])] if "BENCH_SEED" in os.environ else [dice.getrandbits(32) for _ in range(cycles)]
     with open(log_path, "w", encoding="utf-8") as log:
         for first in range(0, len(seeds), CYCLES_OF_A_GUEST):
-            with Soak(f"{name}-{first}", log, first) as soak:
+            with Soak(f"{name}-{first}", log, first, demotion) as soak:
                 for seed in seeds[first:first + CYCLES_OF_A_GUEST]:
                     soak.run(seed)
                 soak.settle()
