@@ -274,3 +274,15 @@ class Rmd:
 
     def files(self):
         return sorted(str(p.relative_to(self.store)) for p in self.store.glob("*/*"))
+
+
+def reconnect(qemu):
+    """As the back-off of the real one; a fake that was not connected yet finds no socket."""
+    def attempt():
+        try:
+            if not qemu("state")["connected"]:
+                qemu("connect")
+            return True
+        except OSError:
+            return False
+    wait_until("connected", attempt)

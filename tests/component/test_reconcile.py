@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 
 import pytest
-from rmdtest import CHUNK, wait_until
+from rmdtest import CHUNK, reconnect, wait_until
 
 
 def lines(rmd, dry_run=True):
@@ -30,17 +30,6 @@ def sql(rmd, *statements):
 def lose_ledger(rmd):
     for path in rmd.state.glob("ledger.db*"):
         path.unlink()
-
-
-def connect(qemu):
-    def attempt():
-        try:
-            if not qemu("state")["connected"]:
-                qemu("connect")
-            return True
-        except OSError:
-            return False
-    wait_until("connected", attempt)
 
 
 def test_agreed_silent_behind(rmd):
@@ -97,7 +86,7 @@ def test_held_free_is_shown(rmd):
     sql(rmd, "UPDATE chunk SET state = 'released' " + where, "UPDATE chunk SET state = 'scrubbing' " + where,
         "UPDATE chunk SET state = 'free', vm = NULL, base = 0, phase = 0 " + where)
     rmd.start()
-    connect(qemu)
+    reconnect(qemu)
     wait_until("set aside", lambda: cases(rmd, "vm").get(("dimm1", "held-free")) == 1)
 
 
@@ -127,7 +116,7 @@ def test_books_are_made_again(rmd, damage):
     rmd.start()
     assert len(list(rmd.state.glob("ledger.db.damaged-*"))) == (1 if damage else 0)
     for q in (a, b):
-        connect(q)
+        reconnect(q)
     wait_until("both are ready", lambda: all(rmd.domain(n)["ready"] for n in "ab"))
     assert rmd.ledger("a") == a.held() and rmd.ledger("b") == b.held()
     for old, name in zip(before, "ab"):
@@ -173,7 +162,7 @@ def test_two_domains_with_one_chunk(rmd):
     rmd.start()
     assert rmd.channel("dimm1")["quarantined-chunks"] == 1
     for q in (a, b):
-        connect(q)
+        reconnect(q)
     wait_until("both are there", lambda: all(rmd.domain(n)["connected"] for n in "ab"))
     held = rmd.ledger("a").get(("dimm1", False))
     assert held >= {0, 1, 3, 4, 5, 6, 7} and 2 not in held

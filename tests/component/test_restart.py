@@ -5,19 +5,7 @@ import signal
 import sqlite3
 
 import pytest
-from rmdtest import CHUNK, GIB, wait_until
-
-
-def reconnect(qemu):
-    """As the back-off of the real one; a fake that was not connected yet finds no socket."""
-    def attempt():
-        try:
-            if not qemu("state")["connected"]:
-                qemu("connect")
-            return True
-        except OSError:
-            return False
-    wait_until("connected", attempt)
+from rmdtest import CHUNK, GIB, reconnect, wait_until
 
 
 def test_idle(rmd):

@@ -4,7 +4,7 @@ import os
 import signal
 
 import pytest
-from rmdtest import wait_until
+from rmdtest import reconnect, wait_until
 
 POINTS = ["take-back", "scrub", "prepare", "grant-send", "ledger-commit", "ledger-committed"]
 
@@ -69,11 +69,11 @@ def test_killed_at_a_step(small, point):
     for nth in (1, 2, 4):
         small.kill()
         if start_fault(small, f"{point}:{nth}"):
-            connect(second)
+            reconnect(second)
             wait_quietly(small)
     small.kill()
     small.start()
-    connect(second)
+    reconnect(second)
     wait_until("all of it", lambda: holds_all(small, second, "second"), 60)
     assert second("dirty") == []
     assert small.call("Check") == []
@@ -87,17 +87,6 @@ def start_fault(rmd, fault):
     except AssertionError:
         assert rmd.process.wait(5) == -signal.SIGKILL, rmd.log()[-500:]
         return False
-
-
-def connect(qemu):
-    def attempt():
-        try:
-            if not qemu("state")["connected"]:
-                qemu("connect")
-            return True
-        except OSError:
-            return False
-    wait_until("connected", attempt)
 
 
 def wait_quietly(rmd, seconds=1):

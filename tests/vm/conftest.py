@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 import pathlib
+import shutil
 import sys
+import tempfile
 
 import pytest
 
@@ -21,6 +23,14 @@ def pytest_runtest_setup(item):
     except env.Missing as missing:
         pytest.skip(str(missing))
     yield
+
+
+@pytest.fixture
+def folder():
+    """For the files of channels: memory, not disk, and gone with the test."""
+    path = tempfile.mkdtemp(prefix="ramtest-", dir="/dev/shm")
+    yield path
+    shutil.rmtree(path)
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 """User space sees sNodes and nothing else: the selftest cnuma_abi of the Linux series, and the proof that it can fail."""
 
 import re
-import shutil
-import tempfile
 
 import pytest
 
@@ -12,13 +10,6 @@ from ramtest.channels import MIB, StaticChannels
 from ramtest.guest import Guest
 
 pytestmark = pytest.mark.needs("RR_QEMU", "RR_KERNEL", "RR_GUEST", "RR_SELFTESTS")
-
-
-@pytest.fixture
-def folder():
-    path = tempfile.mkdtemp(prefix="ramtest-", dir="/dev/shm")
-    yield path
-    shutil.rmtree(path)
 
 
 def wait_plugged(guest, channels):

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What stands around channels: hibernation, DAMON, reclaim on request."""
 
-import shutil
-import tempfile
-
 import pytest
 
 from ramtest import bars, wait
@@ -13,13 +10,6 @@ from ramtest.guest import Guest
 pytestmark = pytest.mark.needs("RR_QEMU", "RR_KERNEL", "RR_GUEST")
 
 CNUMA = "/sys/kernel/mm/cnuma"
-
-
-@pytest.fixture
-def folder():
-    path = tempfile.mkdtemp(prefix="ramtest-", dir="/dev/shm")
-    yield path
-    shutil.rmtree(path)
 
 
 def wait_plugged(guest, channels):

@@ -2,8 +2,6 @@
 """Pages that go bad on a machine with channels."""
 
 import re
-import shutil
-import tempfile
 
 import pytest
 
@@ -14,13 +12,6 @@ from ramtest.guest import Guest
 pytestmark = pytest.mark.needs("RR_QEMU", "RR_KERNEL", "RR_GUEST")
 
 CNUMA = "/sys/kernel/mm/cnuma"
-
-
-@pytest.fixture
-def folder():
-    path = tempfile.mkdtemp(prefix="ramtest-", dir="/dev/shm")
-    yield path
-    shutil.rmtree(path)
 
 
 def wait_plugged(guest, channels):

@@ -5,8 +5,6 @@ Guest time runs by instructions and idle time is skipped (icount), so that a del
 """
 
 import re
-import shutil
-import tempfile
 
 import pytest
 
@@ -29,13 +27,6 @@ class Channels(StaticChannels):
 
     def cnode(self, name, file):
         return f"{CNUMA}/cnode{self.node(name)}/{file}"
-
-
-@pytest.fixture
-def folder():
-    path = tempfile.mkdtemp(prefix="ramtest-", dir="/dev/shm")
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture

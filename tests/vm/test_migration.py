@@ -2,8 +2,6 @@
 """A real guest moves between two QEMUs, whose channels have other chunks, while its working set is verified."""
 
 import pathlib
-import shutil
-import tempfile
 
 import pytest
 
@@ -14,13 +12,6 @@ from ramtest.guest import Guest
 pytestmark = pytest.mark.needs("RR_QEMU", "RR_KERNEL", "RR_GUEST")
 
 CAPABILITIES = {"plain": [], "multifd": ["multifd"], "mapped-ram": ["mapped-ram"]}
-
-
-@pytest.fixture
-def folder():
-    path = tempfile.mkdtemp(prefix="ramtest-", dir="/dev/shm")
-    yield path
-    shutil.rmtree(path)
 
 
 def make_channels(folder, name, plugged_mib, **shape):

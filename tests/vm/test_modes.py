@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """DIMM and CXL sNodes together: capacity and bandwidth mode, and that every path places by the same function."""
 
-import shutil
-import tempfile
-
 import pytest
 
 from ramtest import bars, wait
@@ -16,13 +13,6 @@ MODE = "/sys/kernel/mm/cnuma/mode"
 REDISTRIBUTE = "/sys/kernel/mm/cnuma/redistribute"
 # A bucket of the table is less than a thousandth; the rest is what a few ten thousand pages deviate by.
 TOLERANCE = 0.01
-
-
-@pytest.fixture
-def folder():
-    path = tempfile.mkdtemp(prefix="ramtest-", dir="/dev/shm")
-    yield path
-    shutil.rmtree(path)
 
 
 def boot(folder, name, append="", **channels):

@@ -2,8 +2,6 @@
 """A kernel without the series boots on a machine with channels: it sees plain NUMA nodes, plugs and unplugs."""
 
 import re
-import shutil
-import tempfile
 
 import pytest
 
@@ -20,13 +18,6 @@ def stock_kernel():
         return env.path("RR_KERNEL_STOCK")
     except (env.Missing, FileNotFoundError) as error:
         pytest.skip(f"{error}: tools/build linux-stock builds it")
-
-
-@pytest.fixture
-def folder():
-    path = tempfile.mkdtemp(prefix="ramtest-", dir="/dev/shm")
-    yield path
-    shutil.rmtree(path)
 
 
 def node_mib(guest, node):

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The largest machine that we sell: two sockets with 12 DIMM channels each, and 4 CXL channels. Small channels, TCG."""
 
-import shutil
-import tempfile
-
 import pytest
 
 from ramtest import bars, wait
@@ -11,13 +8,6 @@ from ramtest.channels import MIB, StaticChannels
 from ramtest.guest import Guest
 
 pytestmark = pytest.mark.needs("RR_QEMU", "RR_KERNEL", "RR_GUEST")
-
-
-@pytest.fixture
-def folder():
-    path = tempfile.mkdtemp(prefix="ramtest-", dir="/dev/shm")
-    yield path
-    shutil.rmtree(path)
 
 
 def test_28_channels(folder, test_name):
